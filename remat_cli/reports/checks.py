@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from remat_cli.errors import SHOWN_PROBLEMS, on_command_line
 from remat_cli.plan.checks import Checked
-from remat_cli.reports.style import Style, columns, render, title
+from remat_cli.reports.style import Style, render, title
+from remat_cli.reports.table import Table, text_columns
 from remat_cli.reports.words import count, overhead_words, peak_words, verdict
 from remat_cli.units import format_bytes
 
@@ -46,7 +47,8 @@ def checks_text(plans: Sequence[Checked], style: Style) -> str:
     parts: list[RenderableType] = []
     if plans:
         shown = 5 if style.columns >= _WIDE else 3  # the names of files matter most
-        parts.append(columns([_row(checked, style)[:shown] for checked in plans], style))
+        columns = text_columns("plan", "verdict", "peak", "budget", "overhead")[:shown]
+        parts.append(Table(columns, [_row(checked, style) for checked in plans]).text(style, head=False))
     for checked in plans:
         parts += _details(checked, style)
     good = all(checked.ok for checked in plans)

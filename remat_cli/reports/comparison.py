@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import math
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.plan.comparison import Comparison, Ended, Proof, Row
 from remat_cli.plan.host import Host
 from remat_cli.plan.linked import Linked
 from remat_cli.plan.model import Scope
-from remat_cli.printable import printable
-from remat_cli.reports.documents import document_json
+from remat_cli.reports.documents import document_json, rate_limit
 from remat_cli.reports.style import Style, render, title
-from remat_cli.reports.words import AMONG, count, exact_bytes
-from remat_cli.units import format_bytes, format_percent
+from remat_cli.reports.table import Column, Table
+from remat_cli.reports.words import AMONG, count, exact_bytes, percent_over
+from remat_cli.tolerances import SAME_COST
+from remat_cli.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
-    from rich.text import Text
-
 
 _NAME_COLUMNS = 26
 _CELL_COLUMNS = 11
@@ -41,28 +38,13 @@ _MEANING = {
     Ended.FAILED: "FAILED: the strategy, its solver or its process failed",
     Ended.INTERRUPTED: "not run: interrupted before its turn",
 }
-_COLOURS = {
+_LOOKS = {
     Ended.FAILED: "red",
     Ended.NONE: "dim",
     Ended.LIMIT: "yellow",
     Ended.REFUSED: "dim",
     Ended.INTERRUPTED: "dim",
 }
-_COLUMNS = (
-    "strategy",
-    "budget",
-    "budget_bytes",
-    "ended",
-    "peak_bytes",
-    "cost",
-    "overhead",
-    "computes",
-    "lower_bound",
-    "scope",
-    "optimal",
-    "wall_s",
-    "message",
-)
 
 
 def comparison_text(comparison: Comparison, style: Style) -> str:
@@ -77,32 +59,48 @@ def comparison_text(comparison: Comparison, style: Style) -> str:
     parts: list[RenderableType] = [head, "Cost over no-remat, by memory budget:", ""]
     each = max(1, (style.columns - _NAME_COLUMNS) // _CELL_COLUMNS)
     for at in range(0, len(comparison.budgets), each):
-        parts += [_table(comparison, comparison.budgets[at : at + each], style), ""]
+        table = _table(comparison, comparison.budgets[at : at + each], style)
+        parts += [table.text(style, indent=0, gap=1, longest_name=_NAME_COLUMNS - 1), ""]
     parts += [Text(line, style="dim") for line in _legend(comparison, style)]
     parts += [Text(f"CONTRADICTION: {line}", style="bold red") for line in comparison.contradictions()]
     return render(style, *parts)
 
 
-def _table(comparison: Comparison, budgets: tuple[tuple[str, int], ...], style: Style) -> Table:
-    from rich.table import Table
-    from rich.text import Text
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of the table: its name, and a text and a look for each budget."""
 
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("", no_wrap=True, max_width=_NAME_COLUMNS - 1)
-    for text, amount in budgets:
-        table.add_column(
-            f"{text} \n{format_bytes(amount)} ", justify="right", no_wrap=True, min_width=_CELL_COLUMNS - 1
-        )
+    name: str
+    cells: Sequence[tuple[str, str]]
+    look: str = ""
+
+
+def _table(comparison: Comparison, budgets: Sequence[tuple[str, int]], style: Style) -> Table[_Line]:
+    """Cost over no-remat of every strategy at ``budgets``, and below them what is proven."""
     best = {amount: _least_cost(comparison, amount) for _, amount in budgets}
-    for strategy in comparison.strategies:
-        rows = [comparison.row(strategy, amount) for _, amount in budgets]
-        cells = [_cell(row, best[row.budget_bytes], style) for row in rows]
-        table.add_row(style.short(strategy, _NAME_COLUMNS - 1), *cells)
+    lines = [
+        _Line(strategy, [_cell(comparison.row(strategy, amount), best[amount], style) for _, amount in budgets])
+        for strategy in comparison.strategies
+    ]
     base = comparison.graph.total_cost
     if base > 0:
-        bounds = [format_percent(comparison.bound(amount) / base - 1) for _, amount in budgets]
-        table.add_row(Text("proven lower bound", style="dim"), *[Text(b + " ", style="dim") for b in bounds])
-    return table
+        bounds = [(percent_over(comparison.bound(amount) / base - 1), "dim") for _, amount in budgets]
+        lines.append(_Line("proven lower bound", bounds, "dim"))
+    return Table(
+        [Column("", attrgetter("name"), numeric=False, look=attrgetter("look")), *_budget_columns(budgets)], lines
+    )
+
+
+def _budget_columns(budgets: Sequence[tuple[str, int]]) -> list[Column[_Line]]:
+    def column(k: int, text: str, amount: int) -> Column[_Line]:
+        return Column(
+            f"{text}\n{format_bytes(amount)}",
+            lambda line: line.cells[k][0],
+            least_width=_CELL_COLUMNS - 1,
+            look=lambda line: line.cells[k][1],
+        )
+
+    return [column(k, text, amount) for k, (text, amount) in enumerate(budgets)]
 
 
 def _least_cost(comparison: Comparison, amount: int) -> float | None:
@@ -110,19 +108,16 @@ def _least_cost(comparison: Comparison, amount: int) -> float | None:
     return min(costs, default=None)
 
 
-def _cell(row: Row, best: float | None, style: Style) -> Text:
-    from rich.text import Text
-
+def _cell(row: Row, best: float | None, style: Style) -> tuple[str, str]:
+    """The text of a cell and its look; the best of its budget stands out."""
     if row.cost is None:
-        return Text(_WORDS[row.ended] + " ", style=_COLOURS[row.ended])
-    words = format_percent(row.overhead) if row.overhead is not None else "0%"
-    words += _mark(row.proof, style)
-    leads = best is not None and row.cost <= best * (1 + 1e-9)
-    return Text(words, style="bold green" if leads else "")
+        return _WORDS[row.ended], _LOOKS[row.ended]
+    leads = best is not None and row.cost <= best * (1 + SAME_COST)
+    return percent_over(row.overhead or 0.0) + _mark(row.proof, style), "bold green" if leads else ""
 
 
 def _mark(proof: Proof, style: Style) -> str:
-    return {Proof.OPTIMAL: style.glyph("✓", "="), Proof.GAP: style.glyph("≈", "~")}.get(proof, " ")
+    return {Proof.OPTIMAL: style.glyph("✓", "="), Proof.GAP: style.glyph("≈", "~")}.get(proof, "")
 
 
 def _legend(comparison: Comparison, style: Style) -> list[str]:
@@ -144,21 +139,15 @@ def _legend(comparison: Comparison, style: Style) -> list[str]:
     return lines + [style.clean(reason) for reason in reasons]
 
 
+def _results(comparison: Comparison) -> Table[Row]:
+    """The result of every strategy at every budget for programs; None for what is not known."""
+    names = [field.name for field in fields(Row)]
+    return Table([Column(name, attrgetter(name)) for name in names], comparison.rows)
+
+
 def comparison_csv(comparison: Comparison) -> str:
     """One line for each strategy and budget, with a header; missing values are empty."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in comparison.rows:
-        values = row.document()
-        writer.writerow({key: "" if values[key] is None else _plain(values[key]) for key in _COLUMNS})
-    return out.getvalue()
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, str):
-        return printable(value)
-    return str(value).lower() if isinstance(value, bool) else value
+    return _results(comparison).csv()
 
 
 def comparison_document(comparison: Comparison) -> dict[str, Any]:
@@ -176,7 +165,7 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
             for text, amount in comparison.budgets
         ],
         "strategies": list(comparison.strategies),
-        "rows": [row.document() for row in comparison.rows],
+        "rows": _results(comparison).records(),
         "contradictions": comparison.contradictions(),
         "interrupted": comparison.interrupted,
     }
@@ -199,18 +188,14 @@ def linked_text(linked: Linked, style: Style) -> str:
 def _link(name: str, host: Host) -> dict[str, Any]:
     return {
         "link": name,
-        "bandwidth_out": _limited(host.out_bytes_per_s),
-        "bandwidth_in": _limited(host.in_bytes_per_s),
+        "bandwidth_out": rate_limit(host.out_bytes_per_s),
+        "bandwidth_in": rate_limit(host.in_bytes_per_s),
         "latency_s": host.latency_s,
         "memory": host.memory_bytes,
     }
 
 
-def _limited(rate: float) -> float | None:
-    return None if math.isinf(rate) else rate
-
-
-def linked_document(linked: Linked) -> Mapping[str, Any]:
+def linked_document(linked: Linked) -> dict[str, Any]:
     """As JSON values, ``remat-comparisons/1`` (schemas/comparisons-v1.json)."""
     return {
         "schema": "remat-comparisons/1",
@@ -224,17 +209,14 @@ def linked_document(linked: Linked) -> Mapping[str, Any]:
 
 def linked_json(linked: Linked) -> str:
     """:func:`linked_document` as text."""
-    return document_json(dict(linked_document(linked)))
+    return document_json(linked_document(linked))
 
 
 def linked_csv(linked: Linked) -> str:
     """One line for each link, strategy and budget, with a header; missing values are empty."""
-    lines: list[dict[str, Any]] = []
-    for (name, host), comparison in zip(linked.links, linked.comparisons, strict=True):
-        link = {key: "" if value is None else value for key, value in _link(name, host).items()}
-        lines += [{**link, **row} for row in csv.DictReader(io.StringIO(comparison_csv(comparison)))]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return out.getvalue()
+    rows = [
+        {**_link(name, host), **record}
+        for (name, host), comparison in zip(linked.links, linked.comparisons, strict=True)
+        for record in _results(comparison).records()
+    ]
+    return Table([Column(name, itemgetter(name)) for name in rows[0]], rows).csv()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.control import Ending, Outcome
@@ -13,17 +12,26 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Scope
-from remat_cli.printable import printable
-from remat_cli.reports.documents import document_json
-from remat_cli.reports.style import Style, columns, fields, render, title
-from remat_cli.reports.words import AMONG, cost_words, count, ending_words, exact_bytes, graph_words, maker, size_column
-from remat_cli.units import format_duration, format_percent
+from remat_cli.reports.documents import document_json, graph_document
+from remat_cli.reports.style import Style, fields, render, title
+from remat_cli.reports.table import Column, Table, each
+from remat_cli.reports.words import (
+    AMONG,
+    cost_words,
+    count,
+    ending_words,
+    exact_bytes,
+    graph_words,
+    maker,
+    percent_gap,
+    percent_over,
+    size_column,
+)
+from remat_cli.tolerances import SAME_COST
+from remat_cli.units import format_duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-_EXACT = 1e-9
-_TINY = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +78,14 @@ def curve_text(graph: Graph, rows: Sequence[CurveRow], style: Style, outcome: Ou
     words = f"{mark} a plan for {len(solved)} of {count(len(rows), 'budget')}"
     range_words = ""
     if solved:
-        most, least = _overhead(solved[0]), _overhead(solved[-1])
+        most, least = percent_over(solved[0].overhead), percent_over(solved[-1].overhead)
         range_words = f": {least} over no-remat" + (f" to {most}" if most != least else "")
     parts: list[RenderableType] = [
         Text.assemble((words, "bold green" if good else "bold red" if not solved else "bold yellow"), range_words)
     ]
     if ended := ending_words(Ending(outcome), "these are the best plans" if solved else "no plan was"):
         parts.append(Text(ended))
-    parts += ["", fields(_summary(graph, rows, style, wall_s), style), "", _table(rows, style)]
+    parts += ["", fields(_summary(graph, rows, style, wall_s), style), "", _table(rows).text(style)]
     parts += _scopes(rows, style) + _reasons(rows, style)
     return render(style, *parts)
 
@@ -97,34 +105,32 @@ def _summary(graph: Graph, rows: Sequence[CurveRow], style: Style, wall_s: float
     return lines
 
 
-def _table(rows: Sequence[CurveRow], style: Style) -> RenderableType:
-    """Budget as asked and in bytes, peak, overhead, least overhead, gap, status; bars show the overhead."""
-    asked_in_bytes = all(not row.asked.endswith("%") for row in rows)
-    sizes = size_column([row.budget_bytes for row in rows])
-    peaks = iter(size_column([row.report.replay.peak_bytes for row in rows if row.report is not None]))
-    cells = [("budget", *([] if asked_in_bytes else ["in bytes"]), "peak", "overhead", "proven", "at least", "gap")]
-    for row, size in zip(rows, sizes, strict=True):
-        head = (row.asked,) if asked_in_bytes else (row.asked, size)
-        if row.report is None:
-            cells.append((*head, "", "", row.status, "", ""))
-        else:
-            claim, base = row.report.claim, row.report.graph.total_cost
-            floor = max(0.0, claim.lower_bound / base - 1) if base > 0 else 0.0
-            least = format_percent(floor if floor > _EXACT else 0.0)
-            cells.append((*head, next(peaks), _overhead(row.report), row.status, least, _gap(row.report)))
-    overheads = [0.0 if row.report is None else row.report.overhead for row in rows]
-    most = max(overheads)
-    return columns(cells, style, shares=[0.0, *(o / most if most > _EXACT else 0.0 for o in overheads)])
+def _table(rows: Sequence[CurveRow]) -> Table[CurveRow]:
+    """Budget as asked and in bytes, peak, overhead, status, least overhead, gap; bars show the overhead."""
+    columns: list[Column[CurveRow]] = [
+        Column("budget", attrgetter("asked"), numeric=False),
+        Column("in bytes", attrgetter("budget_bytes"), size_column),
+        Column("peak", _of_plan(lambda report: report.replay.peak_bytes), size_column),
+        Column("overhead", _of_plan(attrgetter("overhead")), each(percent_over)),
+        Column("proven", attrgetter("status")),
+        Column("at least", _of_plan(_least_overhead), each(percent_over)),
+        Column("gap", _of_plan(attrgetter("gap")), each(percent_gap)),
+    ]
+    if all(not row.asked.endswith("%") for row in rows):  # asked in bytes
+        del columns[1]
+    overhead = _of_plan(attrgetter("overhead"))
+    most = max(overhead(row) or 0.0 for row in rows)
+    return Table(columns, rows, share=lambda row: (overhead(row) or 0.0) / most if most > SAME_COST else 0.0)
 
 
-def _overhead(report: Report) -> str:
-    return format_percent(report.overhead if report.overhead > _EXACT else 0.0)
+def _of_plan(value: Callable[[Report], Any]) -> Callable[[CurveRow], Any]:
+    """A value of a row's report; None for a row without a plan."""
+    return lambda row: None if row.report is None else value(row.report)
 
 
-def _gap(report: Report) -> str:
-    if report.gap <= _EXACT:
-        return "0%"
-    return format_percent(report.gap) if report.gap >= _TINY else f"<{format_percent(_TINY)}"
+def _least_overhead(report: Report) -> float:
+    base = report.graph.total_cost
+    return report.claim.lower_bound / base - 1 if base > 0 else 0.0
 
 
 def _scopes(rows: Sequence[CurveRow], style: Style) -> list[RenderableType]:
@@ -159,48 +165,36 @@ def curve_document(graph: Graph, rows: Sequence[CurveRow]) -> dict[str, Any]:
     """The curve as JSON values, ``remat-curve/1`` (schemas/curve-v1.json); no timings."""
     return {
         "schema": "remat-curve/1",
-        "graph": {
-            "name": graph.name,
-            "nodes": len(graph.nodes),
-            "values": len(graph.size),
-            "edges": graph.edges,
-        },
+        "graph": graph_document(graph),
         "cost_unit": graph.cost_unit,
         "fixed_memory": graph.fixed_memory,
         "no_remat_cost": graph.total_cost,
         "no_remat_peak": no_remat_peak(graph),
-        "points": [_point(row) for row in rows],
+        "points": _points(rows).records(),
     }
 
 
-def _point(row: CurveRow) -> dict[str, Any]:
-    report = row.report
-    known: dict[str, Any] = dict.fromkeys(_KNOWN)
-    if report is not None:
-        claim = report.claim
-        bound = claim.lower_bound if claim.lower_bound > 0 else None
-        known = {
-            "peak_memory": report.replay.peak_bytes,
-            "cost": report.replay.time,
-            "overhead": report.overhead if report.graph.total_cost > 0 else None,
-            "lower_bound": bound,
-            "gap": None if bound is None else report.gap,
-            "scope": claim.scope.value,
-            "strategy": report.strategy,
-            "solver": report.solver,
-        }
-    return {
-        "budget": row.budget_bytes,
-        "budget_asked": row.asked,
-        "status": row.status,
-        **known,
-        "plan": row.path or None,
-        "reason": row.reason or None,
-        "hint": row.hint or None,
-    }
-
-
-_KNOWN = ("peak_memory", "cost", "overhead", "lower_bound", "gap", "scope", "strategy", "solver")
+def _points(rows: Sequence[CurveRow]) -> Table[CurveRow]:
+    """The budgets and their plans for programs; None for what is not known."""
+    columns: list[Column[CurveRow]] = [
+        Column("budget", attrgetter("budget_bytes")),
+        Column("budget_asked", attrgetter("asked")),
+        Column("status", attrgetter("status")),
+        Column("peak_memory", _of_plan(lambda report: report.replay.peak_bytes)),
+        Column("cost", _of_plan(lambda report: report.replay.time)),
+        Column("overhead", _of_plan(lambda report: report.overhead if report.graph.total_cost > 0 else None)),
+        Column(
+            "lower_bound", _of_plan(lambda report: report.claim.lower_bound if report.claim.lower_bound > 0 else None)
+        ),
+        Column("gap", _of_plan(lambda report: report.gap if report.claim.lower_bound > 0 else None)),
+        Column("scope", _of_plan(lambda report: report.claim.scope.value)),
+        Column("strategy", _of_plan(attrgetter("strategy"))),
+        Column("solver", _of_plan(attrgetter("solver"))),
+        Column("plan", lambda row: row.path or None),
+        Column("reason", lambda row: row.reason or None),
+        Column("hint", lambda row: row.hint or None),
+    ]
+    return Table(columns, rows)
 
 
 def curve_json(graph: Graph, rows: Sequence[CurveRow]) -> str:
@@ -210,10 +204,4 @@ def curve_json(graph: Graph, rows: Sequence[CurveRow]) -> str:
 
 def curve_csv(rows: Sequence[CurveRow]) -> str:
     """The points of :func:`curve_document` as CSV with a header; unknown values are empty."""
-    target = io.StringIO()
-    names = ["budget", "budget_asked", "status", *_KNOWN, "plan", "reason", "hint"]
-    writer = csv.DictWriter(target, names, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({k: printable(v) if isinstance(v, str) else v for k, v in _point(row).items()})
-    return target.getvalue()
+    return _points(rows).csv()

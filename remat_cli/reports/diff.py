@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.plan.check import Report
 from remat_cli.plan.difference import Difference, Recomputation
 from remat_cli.plan.replay import Finding
-from remat_cli.printable import printable
-from remat_cli.reports.style import Style, columns, render, title
-from remat_cli.reports.words import cost_words, count, verdict
+from remat_cli.reports.style import Style, render, title
+from remat_cli.reports.table import Column, Table, markdown_escaped, text_columns
+from remat_cli.reports.words import cost_words, count, percent_change, verdict
 from remat_cli.units import format_bytes, format_percent
 
 if TYPE_CHECKING:
@@ -18,17 +19,16 @@ if TYPE_CHECKING:
 
 SHOWN_ROWS = 8
 """Nodes of each kind that are listed; the others are counted."""
-_ROUNDING = 1e-9
 
 
 def headline(difference: Difference) -> str:
     """The main changes in one line: ``peak -11.0%, cost +1.2%, 3 nodes newly recomputed``."""
-    same = {"="} == {_signed(difference.peak_increase), _signed(difference.cost_increase)}
+    same = {"="} == {percent_change(difference.peak_increase), percent_change(difference.cost_increase)}
     if same and not _kinds(difference):
         return "peak, cost and recomputed nodes are the same"
-    parts = [f"peak {_told(difference.peak_increase)}"]
+    parts = [f"peak {_change_words(difference.peak_increase)}"]
     if difference.same_unit:
-        parts.append(f"cost {_told(difference.cost_increase)}")
+        parts.append(f"cost {_change_words(difference.cost_increase)}")
     parts += [f"{count(len(nodes), 'node')} {kind}" for kind, nodes in _kinds(difference)]
     return ", ".join(parts)
 
@@ -53,11 +53,12 @@ def diff_text(difference: Difference, found: Sequence[Finding], style: Style, *,
     parts += [Text(f"  {finding.message}", style="red") for finding in found]
     if difference.other_graph is not None:
         parts.append(Text(style.clean(f"  the plans are for different graphs: {difference.other_graph}")))
-    rows = [("", "old", "new", "change"), *_rows(difference)]
-    parts += ["", columns(rows, style)]
+    parts += ["", _facts_table(difference, "old", "new").text(style)]
+    columns = text_columns("node", "times computed", "extra cost")
     for kind, nodes in _kinds(difference):
         parts.append(title(f"{kind.capitalize()}", f": {count(len(nodes), 'node')}"))
-        parts.append(columns([_node_row(r, difference, style) for r in nodes[:SHOWN_ROWS]], style))
+        rows = [_node_row(r, difference, style) for r in nodes[:SHOWN_ROWS]]
+        parts.append(Table(columns, rows).text(style, head=False))
         if rest := nodes[SHOWN_ROWS:]:
             parts.append(Text(f"  and {len(rest):,} more"))
     return render(style, *parts)
@@ -68,20 +69,17 @@ def diff_markdown(
 ) -> str:
     """The same as GitHub-flavoured Markdown, to paste into a pull request or a job summary."""
     mark = "❌" if found else "⚠️" if difference.worse and not tolerant else "✅"
-    lines = [f"### {mark} {_escaped(new_path)}: {headline(difference)}", ""]
-    lines += [f"- {_escaped(finding.message)}" for finding in found]
+    lines = [f"### {mark} {markdown_escaped(new_path)}: {headline(difference)}", ""]
+    lines += [f"- {markdown_escaped(finding.message)}" for finding in found]
     if difference.other_graph is not None:
-        lines.append(f"- the plans are for different graphs: {_escaped(difference.other_graph)}")
+        lines.append(f"- the plans are for different graphs: {markdown_escaped(difference.other_graph)}")
     if lines[-1]:
         lines.append("")
-    lines += [f"| | {_escaped(old_path)} | {_escaped(new_path)} | change |", "| --- | ---: | ---: | ---: |"]
-    lines += [f"| {' | '.join(map(_escaped, row))} |" for row in _rows(difference)]
+    text = "\n".join(lines) + "\n" + _facts_table(difference, old_path, new_path).markdown()
     for kind, nodes in _kinds(difference):
-        lines += ["", f"<details><summary>{count(len(nodes), 'node')} {kind}</summary>", ""]
-        lines += ["| node | old | new | cost |", "| --- | ---: | ---: | ---: |"]
-        lines += [f"| {_escaped(r.node)} | {r.old_times} | {r.new_times} | {_extra(r, difference)} |" for r in nodes]
-        lines += ["", "</details>"]
-    return "\n".join(lines) + "\n"
+        text += f"\n<details><summary>{count(len(nodes), 'node')} {kind}</summary>\n\n"
+        text += _nodes_table(nodes, difference).markdown() + "\n</details>\n"
+    return text
 
 
 def diff_github(difference: Difference, found: Sequence[Finding], *, new_path: str) -> str:
@@ -136,7 +134,7 @@ def _side(report: Report, path: str) -> dict[str, Any]:
     }
 
 
-def _rows(difference: Difference) -> list[tuple[str, ...]]:
+def _facts_table(difference: Difference, old_title: str, new_title: str) -> Table[Sequence[str]]:
     """The compared facts: name, old, new, and the change if it is a number."""
     old, new = difference.old, difference.new
     rows: list[tuple[str, ...]] = []
@@ -145,9 +143,9 @@ def _rows(difference: Difference) -> list[tuple[str, ...]]:
         rows.append(("graph", old.graph.name, new.graph.name, ""))
     rows.append(("verdict", verdict(old), verdict(new), ""))
     rows.append(("budget", *(_bytes_or(r.budget_bytes) for r in sides), ""))
-    rows.append(("peak", *(format_bytes(r.replay.peak_bytes) for r in sides), _signed(difference.peak_increase)))
+    rows.append(("peak", *(format_bytes(r.replay.peak_bytes) for r in sides), percent_change(difference.peak_increase)))
     costs = [cost_words(r.replay.time, r.graph.cost_unit) for r in sides]
-    rows.append(("cost", *costs, _signed(difference.cost_increase) if difference.same_unit else ""))
+    rows.append(("cost", *costs, percent_change(difference.cost_increase) if difference.same_unit else ""))
     rows.append(("overhead", *(format_percent(r.overhead if r.recomputed else 0.0) for r in sides), ""))
     times = [sum(r.replay.times) for r in sides]
     more = times[1] - times[0]
@@ -155,7 +153,18 @@ def _rows(difference: Difference) -> list[tuple[str, ...]]:
     rows.append(("made by", old.strategy, new.strategy, ""))
     rows.append(("claim", *(f"{r.claim.status.value}, {r.claim.scope.value}" for r in sides), ""))
     rows.append(("lower bound", *(_bound(r) for r in sides), ""))
-    return rows
+    return Table(text_columns("", old_title, new_title, "change"), rows)
+
+
+def _nodes_table(nodes: Sequence[Recomputation], difference: Difference) -> Table[Recomputation]:
+    """How often each node is computed in both plans, and what that costs."""
+    columns: list[Column[Recomputation]] = [
+        Column("node", attrgetter("node"), numeric=False),
+        Column("old", attrgetter("old_times")),
+        Column("new", attrgetter("new_times")),
+        Column("cost", lambda r: _extra(r, difference)),
+    ]
+    return Table(columns, nodes)
 
 
 def _bytes_or(number: int | None) -> str:
@@ -192,22 +201,5 @@ def _extra(r: Recomputation, difference: Difference) -> str:
     return sign + cost_words(abs(r.extra_cost), difference.new.graph.cost_unit)
 
 
-def _signed(ratio: float | None) -> str:
-    """A change with its sign; ``=`` for none, empty if there is no ratio."""
-    if ratio is None:
-        return ""
-    if abs(ratio) < _ROUNDING:
-        return "="
-    return f"{'+' if ratio > 0 else ''}{format_percent(ratio)}"
-
-
-def _told(ratio: float | None) -> str:
-    return {"=": "the same", "": "from nothing"}.get(words := _signed(ratio), words)
-
-
-def _escaped(text: str) -> str:
-    """Text of a document, fit for a cell of a Markdown table."""
-    plain = printable(text)
-    for mark in "\\`*_[]<>|#":
-        plain = plain.replace(mark, f"\\{mark}")
-    return plain
+def _change_words(ratio: float | None) -> str:
+    return {"=": "the same", "": "from nothing"}.get(words := percent_change(ratio), words)

@@ -1,10 +1,15 @@
-"""The report on a plan as a document, ``remat-report/1`` (schemas/report-v1.json): stable bytes for pipelines."""
+"""The report on a plan as a document, ``remat-report/1`` (schemas/report-v1.json), and what all documents share.
+
+The same report gives the same bytes, for pipelines.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
+from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.io import host_to_document, peak_claim_to_document
 from remat_cli.plan.queues import Queue
@@ -52,12 +57,7 @@ def report_document(report: Report) -> dict[str, Any]:
             **peak_claim_to_document(claim.peak),
             **({} if report.host is None else {"copies": claim.copies.value}),
         },
-        "graph": {
-            "name": graph.name,
-            "nodes": len(graph.nodes),
-            "values": len(graph.size),
-            "edges": graph.edges,
-        },
+        "graph": graph_document(graph),
         "strategy": report.strategy,
         "solver": report.solver,
         "statements": len(seen.profile),
@@ -94,6 +94,16 @@ def _copying(report: Report) -> dict[str, Any]:
 def report_json(report: Report) -> str:
     """:func:`report_document` as text: sorted keys, two spaces, ASCII, a final newline; no timings."""
     return document_json(report_document(report))
+
+
+def graph_document(graph: Graph) -> dict[str, Any]:
+    """The name and the size of a graph, as most documents of reports state them."""
+    return {"name": graph.name, "nodes": len(graph.nodes), "values": len(graph.size), "edges": graph.edges}
+
+
+def rate_limit(bytes_per_s: float) -> float | None:
+    """A bandwidth for JSON and CSV, which have no infinity: None for no limit."""
+    return None if math.isinf(bytes_per_s) else bytes_per_s
 
 
 def document_json(document: dict[str, Any]) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.graph.model import Graph, Phase
-from remat_cli.graph.summary import BudgetHint, GraphSummary, OpShare
+from remat_cli.graph.summary import BudgetHint, Costly, GraphSummary, OpShare, Sized
 from remat_cli.printable import printable
 from remat_cli.reports.documents import document_json
-from remat_cli.reports.style import Style, columns, fields, render, title
+from remat_cli.reports.style import Style, fields, render, title
+from remat_cli.reports.table import Column, Table, each
 from remat_cli.reports.words import (
     cost_column,
     cost_words,
@@ -24,6 +26,7 @@ from remat_cli.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
 
 _SHOWN_OPS = 6
@@ -39,9 +42,12 @@ def graph_text(summary: GraphSummary, style: Style) -> str:
         "",
         fields([*_structure(summary), *_memory(summary, style)], style),
     ]
-    parts += _sizes("Largest working sets", "inputs, outputs and workspace of one node", summary.working_sets, style)
-    parts += _sizes("Largest values", "", summary.largest_values, style, whole=summary.value_bytes)
-    parts += _costs(summary, style)
+    if summary.working_sets:
+        heading = title("Largest working sets", ": inputs, outputs and workspace of one node")
+        parts += _section(heading, working_sets_table(summary), style)
+    if summary.largest_values:
+        parts += _section(title("Largest values"), _values_table(summary), style)
+    parts += _expensive(summary, style)
     parts += _budgets(summary, style)
     return render(style, *parts)
 
@@ -82,50 +88,64 @@ def _memory(summary: GraphSummary, style: Style) -> list[tuple[str, str]]:
     ]
 
 
-def _sizes(
-    words: str, meaning: str, items: Sequence[Any], style: Style, *, whole: int | None = None
-) -> list[RenderableType]:
-    """A table of names and bytes, with shares of ``whole`` if given, else with bars relative to the largest."""
-    if not items:
-        return []
-    sizes = [item.bytes for item in items]
-    rows: list[tuple[str, ...]] = list(zip((item.name for item in items), size_column(sizes), strict=True))
-    if whole is not None:
-        rows = [(*row, share) for row, share in zip(rows, share_column(sizes, whole), strict=True)]
-    reference = whole if whole is not None else sizes[0]
-    heading = title(words, f": {meaning}" if meaning else "")
-    return [heading, columns(rows, style, shares=[size / reference for size in sizes])]
+def working_sets_table(summary: GraphSummary) -> Table[Sized]:
+    """The largest working sets; bars are relative to the largest."""
+    largest = summary.working_sets[0].bytes or 1
+    columns: list[Column[Sized]] = [
+        Column("node", attrgetter("name"), numeric=False),
+        Column("bytes", attrgetter("bytes"), size_column),
+    ]
+    return Table(columns, summary.working_sets, share=lambda item: item.bytes / largest)
 
 
-def _costs(summary: GraphSummary, style: Style) -> list[RenderableType]:
-    """The costliest kinds of operation; the costliest nodes if no node names its operation."""
+def _values_table(summary: GraphSummary) -> Table[Sized]:
+    """The largest values, with their shares of all values."""
+    whole = summary.value_bytes
+    columns: list[Column[Sized]] = [
+        Column("value", attrgetter("name"), numeric=False),
+        Column("bytes", attrgetter("bytes"), size_column),
+        Column("of all bytes", attrgetter("bytes"), lambda sizes: share_column(sizes, whole)),
+    ]
+    return Table(columns, summary.largest_values, share=lambda item: item.bytes / whole)
+
+
+def most_expensive_table(summary: GraphSummary) -> Table[Costly]:
+    """The most expensive nodes of a graph whose cost is not zero."""
+    whole = summary.total_cost
+    columns: list[Column[Costly]] = [
+        Column("node", attrgetter("name"), numeric=False),
+        Column("cost", attrgetter("cost"), lambda costs: cost_column(costs, summary.cost_unit, sign="")),
+        Column("of all cost", attrgetter("cost"), lambda costs: share_column(costs, whole)),
+    ]
+    return Table(columns, summary.costliest, share=lambda item: item.cost / whole)
+
+
+def _operations_table(summary: GraphSummary) -> Table[tuple[str, OpShare]]:
+    """The most expensive kinds of operation of a graph whose cost is not zero, and the others as one row."""
+    rows = [("(no op)" if share.op is None else share.op, share) for share in summary.ops[:_SHOWN_OPS]]
+    if rest := summary.ops[_SHOWN_OPS:]:
+        others = OpShare(None, sum(r.nodes for r in rest), sum(r.cost for r in rest), sum(r.bytes for r in rest))
+        rows.append((f"and {len(rest):,} more", others))
+    columns: list[Column[tuple[str, OpShare]]] = [
+        Column("operation", itemgetter(0), numeric=False),
+        Column("nodes", lambda row: row[1].nodes, each(lambda nodes: count(nodes, "node"))),
+        Column("", lambda row: row[1].cost, lambda costs: share_column(costs, summary.total_cost), unit="of cost"),
+        Column("", lambda row: row[1].bytes, lambda sizes: share_column(sizes, summary.value_bytes), unit="of bytes"),
+    ]
+    return Table(columns, rows, share=lambda row: row[1].cost / summary.total_cost)
+
+
+def _section(heading: Text, table: Table[Any], style: Style) -> list[RenderableType]:
+    return [heading, table.text(style, head=False)]
+
+
+def _expensive(summary: GraphSummary, style: Style) -> list[RenderableType]:
+    """The most expensive kinds of operation; the most expensive nodes if no node names its operation."""
     if not summary.total_cost:
         return []
     if all(share.op is None for share in summary.ops):
-        costs = [item.cost for item in summary.costliest]
-        names = [item.name for item in summary.costliest]
-        amounts = [amount.removeprefix("+") for amount in cost_column(costs, summary.cost_unit)]
-        rows = list(zip(names, amounts, share_column(costs, summary.total_cost), strict=True))
-        shares = [cost / summary.total_cost for cost in costs]
-        return [title("Costliest nodes"), columns(rows, style, shares=shares)]
-    shown = list(summary.ops[:_SHOWN_OPS])
-    names = ["(no op)" if share.op is None else share.op for share in shown]
-    if rest := summary.ops[_SHOWN_OPS:]:
-        names.append(f"and {len(rest):,} more")
-        shown.append(OpShare(None, sum(r.nodes for r in rest), sum(r.cost for r in rest), sum(r.bytes for r in rest)))
-    costs = [share.cost for share in shown]
-    table = zip(
-        names,
-        [count(share.nodes, "node") for share in shown],
-        [f"{part} of cost" for part in share_column(costs, summary.total_cost)],
-        [
-            f"{part} of bytes" if part else ""
-            for part in share_column([share.bytes for share in shown], summary.value_bytes)
-        ],
-        strict=True,
-    )
-    shares = [cost / summary.total_cost for cost in costs]
-    return [title("Costliest operations"), columns(list(table), style, shares=shares)]
+        return _section(title("Costliest nodes"), most_expensive_table(summary), style)
+    return _section(title("Costliest operations"), _operations_table(summary), style)
 
 
 def _budgets(summary: GraphSummary, style: Style) -> list[RenderableType]:

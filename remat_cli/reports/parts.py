@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from remat_cli.graph.model import Graph
-from remat_cli.reports.style import Style, columns, fields, render
+from remat_cli.reports.style import Style, fields, render
+from remat_cli.reports.table import Table, text_columns
 from remat_cli.units import format_bytes
 
 
@@ -21,14 +22,15 @@ def parts_text(files: Sequence[str], graphs: Sequence[Graph], style: Style) -> s
     from rich.text import Text
 
     parts = [graph.metadata["part"] for graph in graphs]
-    rows: list[tuple[str, ...]] = [("file", "nodes", "runs", "takes from others")]
-    for file, graph, part in zip(files, graphs, parts, strict=True):
-        rows.append((file, f"{len(graph.nodes):,}", str(part["runs"]), _taken(part)))
+    rows = [
+        (file, f"{len(graph.nodes):,}", str(part["runs"]), _inputs(part))
+        for file, graph, part in zip(files, graphs, parts, strict=True)
+    ]
     reasons = [(f"part {part['number']} ends", str(part["ends"])) for part in parts if part["ends"]]
     return render(
         style,
         Text(f"PyTorch divides the step into {len(graphs)} parts, and each is a graph:"),
-        columns(rows, style),
+        Table(text_columns("file", "nodes", "runs", "takes from others"), rows).text(style),
         fields(
             [
                 *reasons,
@@ -40,15 +42,16 @@ def parts_text(files: Sequence[str], graphs: Sequence[Graph], style: Style) -> s
     )
 
 
-def _taken(part: Mapping[str, Any]) -> str:
-    """``1.05 MB of part 0``: what a part takes, by who made it."""
+def _inputs(part: Mapping[str, Any]) -> str:
+    """``1.05 MB of part 0``: the bytes that a part reads from each other part, and from code between the parts."""
     sizes: dict[int | None, int] = {}
     for taken in part["takes"]:
         sizes[taken["from"]] = sizes.get(taken["from"], 0) + int(taken["bytes"])
-    made = sorted(sizes.items(), key=lambda item: -1 if item[0] is None else item[0])
+    by_source = sorted(sizes.items(), key=lambda item: -1 if item[0] is None else item[0])
     return (
         ", ".join(
-            f"{format_bytes(size)} of {'code between' if maker is None else f'part {maker}'}" for maker, size in made
+            f"{format_bytes(size)} of {'code between' if source is None else f'part {source}'}"
+            for source, size in by_source
         )
         or "-"
     )

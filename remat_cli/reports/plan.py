@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.control import Ending
@@ -13,7 +13,8 @@ from remat_cli.plan.check import OVER_BUDGET, Report
 from remat_cli.plan.queues import Queue
 from remat_cli.plan.replay import Severity
 from remat_cli.reports.bars import memory_bar
-from remat_cli.reports.style import Style, columns, fields, render, title
+from remat_cli.reports.style import Style, fields, render, title
+from remat_cli.reports.table import Column, Table, each
 from remat_cli.reports.words import (
     certainty,
     cost_column,
@@ -215,18 +216,16 @@ def peak_section(report: Report, style: Style) -> list[RenderableType]:
         return []
     node = "" if report.peak_node is None else f", node {style.short(report.peak_node, style.columns // 2)}"
     heading = title("At the peak", f": statement {at:,} of {len(report.replay.profile):,}{node}")
-    rows = peak_rows(report, SHOWN_ROWS)
-    return [heading, columns(rows.cells, style, shares=rows.shares) if rows.cells else _plain("  nothing")]
+    table = peak_table(report, SHOWN_ROWS)
+    return [heading, table.text(style, head=False) if table.rows else _plain("  nothing")]
 
 
 def recomputed_section(report: Report, style: Style) -> list[RenderableType]:
     """The recomputed nodes with the largest extra cost."""
     if not report.recomputed:
         return []
-    rows = recomputed_rows(report, SHOWN_ROWS)
-    cells = [(name, times and f"{times} times", *more) for name, times, *more in rows.cells]
     heading = title("Recomputed", f": {recomputed_words(report)}")
-    return [heading, columns(cells, style, shares=rows.shares)]
+    return [heading, recomputed_table(report, SHOWN_ROWS).text(style, head=False)]
 
 
 def findings_lines(report: Report, style: Style) -> list[RenderableType]:
@@ -255,9 +254,9 @@ def findings_lines(report: Report, style: Style) -> list[RenderableType]:
 
 
 def _hanging(rows: list[tuple[Text, Text]]) -> RenderableType:
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
-    grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
+    grid = RichTable.grid(padding=(0, 1, 0, 0), expand=True)
     grid.add_column(width=1)
     grid.add_column(width=max(len(label) for label, _ in rows), no_wrap=True)
     grid.add_column(ratio=1, overflow="fold")
@@ -266,21 +265,8 @@ def _hanging(rows: list[tuple[Text, Text]]) -> RenderableType:
     return grid
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows of a table.
-
-    Attributes:
-        cells: Texts, the same number in every row.
-        shares: The share of every row in the whole, 0 to 1.
-    """
-
-    cells: Sequence[tuple[str, ...]]
-    shares: Sequence[float]
-
-
-def peak_rows(report: Report, most: int) -> Rows:
-    """Name, size and share of every value in memory at the peak.
+def peak_table(report: Report, most: int) -> Table[tuple[str, int]]:
+    """Size and share of every value in memory at the peak.
 
     Args:
         report: The report.
@@ -294,32 +280,36 @@ def peak_rows(report: Report, most: int) -> Rows:
         rows.append(("workspace", report.replay.workspace_bytes))
     if report.graph.fixed_memory:
         rows.append(("fixed memory", report.graph.fixed_memory))
-    names, sizes = [name for name, _ in rows], [size for _, size in rows]
-    return Rows(list(zip(names, size_column(sizes), share_column(sizes, peak), strict=True)), _shares(sizes, peak))
+    columns: list[Column[tuple[str, int]]] = [
+        Column("value", itemgetter(0), numeric=False),
+        Column("size", itemgetter(1), size_column),
+        Column("of the peak", itemgetter(1), lambda sizes: share_column(sizes, peak)),
+    ]
+    return Table(columns, rows, share=lambda row: row[1] / peak if peak else 0.0)
 
 
-def recomputed_rows(report: Report, most: int) -> Rows:
-    """Name, number of computations, extra cost and its share of all extra cost of the nodes computed more than once.
+def recomputed_table(report: Report, most: int) -> Table[tuple[str, int | None, float]]:
+    """Number of computations, extra cost and its share of all extra cost of the nodes computed more than once.
 
     Args:
         report: The report.
-        most: Number of nodes to name, the costliest first; the rest is one row, without a number of computations.
+        most: Number of nodes to name, the most expensive first; the rest is one row, without a number of computations.
     """
-    nodes = report.recomputed
+    nodes, unit = report.recomputed, report.graph.cost_unit
     extra = math.fsum(r.extra_cost for r in nodes)
-    rows = [(r.node, f"{r.times:,}", r.extra_cost) for r in nodes[:most]]
+    rows: list[tuple[str, int | None, float]] = [(r.node, r.times, r.extra_cost) for r in nodes[:most]]
     if rest := nodes[most:]:
-        rows.append((f"and {len(rest):,} more", "", math.fsum(r.extra_cost for r in rest)))
-    costs = [cost for _, _, cost in rows]
-    said = zip(rows, cost_column(costs, report.graph.cost_unit), share_column(costs, extra), strict=True)
-    return Rows([(name, times, *more) for (name, times, _), *more in said], _shares(costs, extra))
+        rows.append((f"and {len(rest):,} more", None, math.fsum(r.extra_cost for r in rest)))
+    columns: list[Column[tuple[str, int | None, float]]] = [
+        Column("node", itemgetter(0), numeric=False),
+        Column("times computed", itemgetter(1), each("{:,}".format), unit="times"),
+        Column("extra cost", itemgetter(2), lambda costs: cost_column(costs, unit)),
+        Column("of all extra cost", itemgetter(2), lambda costs: share_column(costs, extra)),
+    ]
+    return Table(columns, rows, share=lambda row: row[2] / extra if extra else 0.0)
 
 
 def recomputed_words(report: Report) -> str:
     """``3 nodes, 5 extra computations``."""
     again = sum(r.times - 1 for r in report.recomputed)
     return f"{count(len(report.recomputed), 'node')}, {count(again, 'extra computation')}"
-
-
-def _shares(parts: Sequence[float], whole: float) -> list[float]:
-    return [part / whole if whole else 0.0 for part in parts]

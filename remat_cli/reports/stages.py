@@ -1,12 +1,15 @@
-"""The stages of a search: as they are planned, and as they went."""
+"""The stages of a search, as text and as JSON values: what a strategy tries in order, and how its stages went."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.reports.style import Style, columns, render, title
+from remat_cli.reports.style import Style, render, title
+from remat_cli.reports.table import Column, Table, each
+from remat_cli.reports.words import percent_over
 from remat_cli.units import format_duration, format_percent
 
 if TYPE_CHECKING:
@@ -21,29 +24,26 @@ def pipeline_text(name: str, stages: Sequence[Stage], style: Style) -> str:
         stages: Its stages.
         style: Where it goes.
     """
-    rows = [("stage", "of the time left", "why, and when"), *_planned(stages, 0)]
-    from rich.table import Table
-
-    grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-    for cells in zip(*rows, strict=True):
-        last = cells[0] == rows[0][-1]
-        grid.add_column(no_wrap=not last, overflow="fold", ratio=1 if last else None)
-    for name_of, share, why in rows:
-        grid.add_row(f"  {name_of}", share, why)
-    return render(style, title(f"stages of {name}"), grid)
+    columns: list[Column[Sequence[str]]] = [
+        Column("stage", itemgetter(0), numeric=False),
+        Column("of the time left", itemgetter(1), numeric=False),
+        Column("why, and when", itemgetter(2), numeric=False, wraps=True),
+    ]
+    return render(style, title(f"stages of {name}"), Table(columns, list(_pipeline_rows(stages, 0))).text(style))
 
 
-def _planned(stages: Sequence[Stage], depth: int) -> Iterator[tuple[str, str, str]]:
+def _pipeline_rows(stages: Sequence[Stage], depth: int) -> Iterator[tuple[str, str, str]]:
+    """Name, share of the time, and purpose of every stage; the stages of a stage follow it, indented."""
     for stage in stages:
         most = "" if math.isinf(stage.most_s) else f", {format_duration(stage.most_s)} at most"
         when = f" (when {stage.when.text})" if stage.when.text else ""
         yield f"{'  ' * depth}{stage.name}", f"{stage.share:.0%}{most}", f"{stage.why}{when}"
         if isinstance(stage.engine, tuple):
-            yield from _planned(stage.engine, depth + 1)
+            yield from _pipeline_rows(stage.engine, depth + 1)
 
 
-def pipeline_rows(stages: Sequence[Stage]) -> list[dict[str, Any]]:
-    """The same for machines."""
+def pipeline_document(stages: Sequence[Stage]) -> list[dict[str, Any]]:
+    """The stages as JSON values."""
     return [
         {
             "stage": stage.name,
@@ -52,32 +52,37 @@ def pipeline_rows(stages: Sequence[Stage]) -> list[dict[str, Any]]:
             "share": stage.share,
             "most_s": None if math.isinf(stage.most_s) else stage.most_s,
             "options": dict(stage.options),
-            "stages": pipeline_rows(stage.engine) if isinstance(stage.engine, tuple) else [],
+            "stages": pipeline_document(stage.engine) if isinstance(stage.engine, tuple) else [],
         }
         for stage in stages
     ]
 
 
 def trace_text(stages: Sequence[Mapping[str, Any]], base_cost: float, style: Style) -> str:
-    """What every stage of a search took and what stood when it ended.
+    """What every stage of a search took, and the best plan and bound when it ended.
 
     Args:
         stages: ``stages`` of a plan's ``run``.
         base_cost: Cost without recomputation.
         style: Where it goes.
     """
-    rows = [("stage", "time", "plan", "gained", "bound", "")]
-    for stage in stages:
-        name = f"{'  ' * stage.get('within', 0)}{stage['stage']}"
-        took = format_duration(stage["seconds"]) if "seconds" in stage else "stopped"
-        gained = format_percent(stage["gained"] / base_cost) if base_cost and stage.get("gained") else ""
-        stood = _over(stage, "cost", base_cost), gained, _over(stage, "bound", base_cost)
-        rows.append((name, took, *stood, stage.get("note", "")))
-    return render(style, title("stages", ": cost over no-remat when each ended"), columns(rows, style))
 
+    def over(name: str, key: str) -> Column[Mapping[str, Any]]:
+        """A cost as a share over that without recomputation."""
+        write = each(lambda cost: f"+{percent_over(cost / base_cost - 1)}")
+        return Column(name, lambda stage: stage.get(key) if base_cost else None, write, missing="-")
 
-def _over(stage: Mapping[str, Any], key: str, base_cost: float) -> str:
-    """A cost as a share over that without recomputation."""
-    if key not in stage or not base_cost:
-        return "-"
-    return f"+{format_percent(max(0.0, stage[key] / base_cost - 1))}"
+    columns: list[Column[Mapping[str, Any]]] = [
+        Column("stage", lambda stage: "  " * stage.get("within", 0) + stage["stage"], numeric=False),
+        Column("time", lambda stage: stage.get("seconds"), each(format_duration), missing="stopped"),
+        over("plan", "cost"),
+        Column(
+            "gained",
+            lambda stage: stage.get("gained") or None if base_cost else None,
+            each(lambda cost: format_percent(cost / base_cost)),
+        ),
+        over("bound", "bound"),
+        Column("", lambda stage: stage.get("note")),
+    ]
+    heading = title("stages", ": cost over no-remat when each ended")
+    return render(style, heading, Table(columns, stages).text(style))

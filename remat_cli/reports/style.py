@@ -1,4 +1,4 @@
-"""The style of text reports: width, colour, alphabet, and the few pieces of layout that all of them share.
+"""The layout of text reports: width, colours and alphabet, headings, and lists of labelled fields.
 
 rich does the layout and is imported only when something is rendered. Text from documents never reaches rich as
 markup, and never reaches a terminal raw: see :meth:`Style.clean`.
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 NARROWEST = 40
 """Columns below which no report is laid out."""
-
-_INDENT = 2
-_SHORTEST_NAME = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,49 +122,3 @@ def fields(rows: Sequence[tuple[str, str]], style: Style) -> Table:
     for label, value in rows:
         grid.add_row(Text(label), Text(style.clean(value)))
     return grid
-
-
-def columns(rows: Sequence[tuple[str, ...]], style: Style, *, shares: Sequence[float] | None = None) -> Table:
-    """A table without lines: the first column is names, shortened to fit; the others are numbers, right-aligned.
-
-    If there is no space for all numbers, the last columns are left out.
-
-    Args:
-        rows: Cells of every row, the same number each; names from documents may be in the first.
-        style: Where it goes.
-        shares: Numbers of 0..1, drawn as bars at the right if there is space.
-    """
-    from rich.cells import cell_len
-    from rich.table import Table
-    from rich.text import Text
-
-    names = [style.clean(row[0]) for row in rows]
-    numbers = [[style.short(cell, style.columns // 3) for cell in row[1:]] for row in rows]
-    widths = [max(map(cell_len, column)) for column in zip(*numbers, strict=True)]
-    while widths and style.columns - _INDENT - sum(width + 2 for width in widths) < _SHORTEST_NAME:
-        widths.pop()
-    room = style.columns - _INDENT - sum(width + 2 for width in widths)
-    wanted = max((cell_len(name) for name in names), default=0)
-    bar = min(24, max(0, room - wanted - 2)) if shares is not None else 0
-    if shares is not None and bar < 8:  # a short bar says more than the middle of a long name
-        bar = 8 if room >= 30 else 0
-    room -= bar + 2 if bar else 0
-    grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-    grid.add_column(no_wrap=True)
-    for width in widths:
-        grid.add_column(justify="right", no_wrap=True, min_width=width)
-    for i, name in enumerate(names):
-        cells = [Text(" " * _INDENT + style.short(name, room)), *map(Text, numbers[i][: len(widths)])]
-        if bar and shares is not None:
-            cells.append(Text(share_bar(shares[i], bar, style), style="cyan"))
-        grid.add_row(*cells)
-    return grid
-
-
-def share_bar(share: float, width: int, style: Style) -> str:
-    """A horizontal bar for ``share`` of 0..1, at most ``width`` columns; in eighths of a column with Unicode."""
-    amount = min(1.0, max(0.0, share)) * width
-    if not style.unicode:
-        return "#" * round(amount)
-    eighths = round(amount * 8)
-    return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")

@@ -1,4 +1,4 @@
-"""Wording of reports: the verdict, the cost, and the claim that no plan is cheaper."""
+"""Words and numbers of reports: the verdict, costs and sizes, percentages, and the claim that no plan is cheaper."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import ClaimStatus, Copies, Scope
 from remat_cli.plan.queues import Queue
+from remat_cli.tolerances import SAME_COST
 from remat_cli.units import TIME_UNITS, format_bytes, format_cost, format_percent, time_scale
 
 AMONG = {
@@ -27,8 +28,6 @@ _NONE = {
 }
 _COPIES = {Copies.ANY: "with any copies", Copies.NONE: "without copies"}
 _STOPPED = {Outcome.TIME_LIMIT: "stopped at the time limit", Outcome.INTERRUPTED: "interrupted"}
-_EXACT = 1e-9
-"""Relative differences below this are rounding."""
 _TINY = 1e-6
 """Gaps below this are shown as "less than", because their digits say nothing."""
 cost_words = format_cost
@@ -61,6 +60,27 @@ def share_words(part: float, whole: float) -> str:
     return format_percent(part / whole) if whole else ""
 
 
+def percent_over(share: float) -> str:
+    """A cost over another, as a share of the latter, in percent; what may be rounding is none."""
+    return format_percent(share if share > SAME_COST else 0.0)
+
+
+def percent_change(share: float | None) -> str:
+    """A change with its sign; ``=`` for none, empty if it is not known."""
+    if share is None:
+        return ""
+    if abs(share) < SAME_COST:
+        return "="
+    return f"{'+' if share > 0 else ''}{format_percent(share)}"
+
+
+def percent_gap(gap: float) -> str:
+    """A gap in percent, ``<0.0001%`` for one whose digits say nothing."""
+    if gap <= SAME_COST:
+        return "0%"
+    return format_percent(gap) if gap >= _TINY else f"<{format_percent(_TINY)}"
+
+
 def size_column(sizes: Sequence[int]) -> list[str]:
     """``sizes`` in bytes for one column, all in the unit of the largest, so that they are easy to compare."""
     largest = max(sizes, default=0)
@@ -70,20 +90,20 @@ def size_column(sizes: Sequence[int]) -> list[str]:
     return [_scaled(size, largest, 1000**power, ("kB", "MB", "GB", "TB", "PB")[power - 1]) for size in sizes]
 
 
-def cost_column(costs: Sequence[float], unit: str) -> list[str]:
-    """``costs`` for one column, the largest first, all in its power of 1000 and with a plus sign.
+def cost_column(costs: Sequence[float], unit: str, *, sign: str = "+") -> list[str]:
+    """``costs`` for one column, the largest first, all in its power of 1000 and after ``sign``.
 
     A sum of many may follow at the end and be larger; the unit is still that of the first.
     """
     largest = costs[0] if costs else 0.0
     if unit in TIME_UNITS and 0 < largest < 1e21:
         name, factor = time_scale(largest, unit)
-        return [f"+{_scaled(cost, largest, factor, name)}" for cost in costs]
+        return [sign + _scaled(cost, largest, factor, name) for cost in costs]
     if largest < 1e5 or largest >= 1e21:
-        return [f"+{cost_words(cost, unit)}" for cost in costs]
+        return [sign + cost_words(cost, unit) for cost in costs]
     power = next(k for k in range(1, 7) if k == 6 or largest < 999.95 * 1000.0**k)
     unit = "units" if unit == "unit" else unit
-    return [f"+{_scaled(cost, largest, 1000.0**power, 'kMGTPE'[power - 1])} {unit}" for cost in costs]
+    return [f"{sign}{_scaled(cost, largest, 1000.0**power, 'kMGTPE'[power - 1])} {unit}" for cost in costs]
 
 
 def _scaled(amount: float, largest: float, factor: float, unit: str) -> str:
@@ -145,7 +165,7 @@ def stall_words(report: Report) -> str:
         (times.stalled - waiting, "for memory that values leave"),
         (times.time - report.replay.cost - times.stalled, "for copies after the last computation"),
     ]
-    shown = [f"{cost_words(amount, unit)} {why}" for amount, why in parts if amount > _EXACT * times.time]
+    shown = [f"{cost_words(amount, unit)} {why}" for amount, why in parts if amount > SAME_COST * times.time]
     return "stalls " + ", ".join(shown) if shown else "no stalls"
 
 
@@ -178,23 +198,23 @@ def certainty(report: Report) -> str:
     """
     claim, unit = report.claim, report.graph.cost_unit
     base, cost = report.graph.total_cost, report.replay.time
-    if report.valid and cost <= base * (1 + _EXACT):
+    if report.valid and cost <= base * (1 + SAME_COST):
         return "certainly optimal: every plan computes every node at least once, and this one does no more"
     among, none = f"{AMONG[claim.scope]} ({claim.scope.value})", f"{_NONE[claim.scope]} ({claim.scope.value})"
     if report.host is not None:
         copies = _COPIES[claim.copies]
         among, none = f"{among} {copies}", f"{none} {copies}"
     bound = cost_words(claim.lower_bound, unit)
-    gap = format_percent(report.gap) if report.gap >= _TINY else f"less than {format_percent(_TINY)}"
+    gap = percent_gap(report.gap).replace("<", "less than ")
     beyond = _beyond(claim.scope)
-    if claim.lower_bound > cost * (1 + _EXACT):
+    if claim.lower_bound > cost * (1 + SAME_COST):
         return f"contradictory: the claimed lower bound {bound} is above the cost"
     if claim.status is ClaimStatus.OPTIMAL:
-        open_gap = f" up to a gap of {gap} (lower bound {bound})" if report.gap > _EXACT else ""
+        open_gap = f" up to a gap of {gap} (lower bound {bound})" if report.gap > SAME_COST else ""
         return f"proven optimal among {among}{open_gap}{beyond}"
-    if report.gap <= _EXACT:
+    if report.gap <= SAME_COST:
         return f"as cheap as the lower bound: {none} is cheaper{beyond}"
-    if claim.lower_bound <= base * (1 + _EXACT):
+    if claim.lower_bound <= base * (1 + SAME_COST):
         least = cost_words(base, unit)
         return f"no proof: the only known bound is the cost without recomputation, {least}"
     if claim.scope is Scope.RESTRICTED:

@@ -245,7 +245,7 @@ def test_optimal_is_said_of_what_is_proven_and_no_more():
     near = dataclasses.replace(row, optimal=True, lower_bound=row.cost * (1 - 1e-5))
     for one, words in ((row, "a plan"), (near, "within the gap"), (dataclasses.replace(row, optimal=True), "optimal")):
         table = plans_table(dataclasses.replace(comparison, rows=(one,)))
-        assert table.rows[0][table.head.index("result")] == words
+        assert table.cells()[0][table.titles.index("result")] == words
         text = comparison_text(
             dataclasses.replace(comparison, rows=(one,), strategies=("optimal",), budgets=(("4", 4),)), PLAIN
         )

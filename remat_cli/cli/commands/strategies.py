@@ -10,7 +10,7 @@ from remat_cli.cli.output_files import report_format
 from remat_cli.errors import UsageError
 from remat_cli.reports.documents import document_json
 from remat_cli.reports.listing import Entry, listing_text
-from remat_cli.reports.stages import pipeline_rows, pipeline_text
+from remat_cli.reports.stages import pipeline_document, pipeline_text
 from remat_cli.spec import describe_options
 
 _FORMATS = ("text", "json")
@@ -79,6 +79,6 @@ def _stages(spec: str, format: str, out: Output) -> None:
     if not isinstance(strategy, Pipelined):
         raise UsageError(f"{strategy.name} is one method, without stages", hint="remat strategies lists its options")
     if format == "json":
-        out.report(document_json({"strategy": strategy.name, "stages": pipeline_rows(strategy.pipeline())}))
+        out.report(document_json({"strategy": strategy.name, "stages": pipeline_document(strategy.pipeline())}))
         return
     out.report(pipeline_text(strategy.name, strategy.pipeline(), out.style()))

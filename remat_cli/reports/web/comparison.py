@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from remat_cli.plan.comparison import Comparison, Ended, Row
 from remat_cli.plan.linked import Linked
@@ -19,8 +20,9 @@ from remat_cli.reports.overhead_chart import (
     recommended,
 )
 from remat_cli.reports.palette import COLOURS
-from remat_cli.reports.web.page import INK, Chart, Page, Section, Table, label, render_page
-from remat_cli.reports.words import AMONG, cost_words, count, exact_bytes, size_column
+from remat_cli.reports.table import Column, Table, each, text_columns
+from remat_cli.reports.web.page import INK, Chart, Page, Section, label, render_page
+from remat_cli.reports.words import AMONG, cost_words, count, exact_bytes, percent_over, size_column
 from remat_cli.tolerances import SAME_COST
 from remat_cli.units import format_bytes, format_duration, format_percent
 
@@ -108,13 +110,13 @@ def _size(comparison: Comparison) -> str:
     return f"{count(len(comparison.strategies), 'line')}, {count(len(comparison.budgets), 'budget')}"
 
 
-def _numbers(comparison: Comparison, amount: Callable[[Row], str | None]) -> Table:
+def _numbers(comparison: Comparison, amount: Callable[[Row], str | None]) -> Table[Sequence[str]]:
     """A row for each strategy, a column for each budget."""
     rows = [
-        (strategy, *(amount(row) or MISSING.get(row.ended, row.ended.value) for row in found))
-        for strategy, found in comparison.by_strategy().items()
+        (strategy, *(amount(row) or MISSING.get(row.ended, row.ended.value) for row in results))
+        for strategy, results in comparison.by_strategy().items()
     ]
-    return Table(("strategy", *(text for text, _ in comparison.budgets)), rows, numbers=len(comparison.budgets))
+    return Table(text_columns("strategy", *(text for text, _ in comparison.budgets)), rows)
 
 
 def comparison_facts(comparison: Comparison) -> list[tuple[str, str]]:
@@ -285,28 +287,53 @@ TABLE_NOTE = (
 )
 
 
-def proven_bound(row: Row, base: float) -> tuple[str, str]:
-    """The bound on the cost of a plan over ``base``, and the plans for which it holds."""
-    if row.lower_bound is None or not row.scope or not (row.optimal or row.lower_bound > base * (1 + SAME_COST)):
-        return "none", ""
-    bound = format_percent(max(0.0, row.lower_bound / base - 1)) if base else cost_words(row.lower_bound, "")
-    return bound, AMONG[Scope(row.scope)]
+R = TypeVar("R")
 
 
-def plans_table(comparison: Comparison) -> Table:
+def bound_columns(base: float, result: Callable[[R], Row]) -> list[Column[R]]:
+    """The bound on the cost of a plan over ``base``, and the plans for which it holds.
+
+    Args:
+        base: The cost without recomputation.
+        result: The result, with or without a plan, that belongs to a row of the table.
+    """
+
+    def proven(row: Row) -> float | None:
+        """The lower bound; None for one that follows from ``base`` alone."""
+        bound = row.lower_bound
+        return bound if bound is not None and (row.optimal or bound > base * (1 + SAME_COST)) else None
+
+    def words(row: Row) -> str | None:
+        bound = proven(row)
+        if row.cost is None or bound is None:
+            return None if row.cost is None else "none"
+        return percent_over(bound / base - 1) if base else cost_words(bound, "")
+
+    def among(row: Row) -> str | None:
+        return None if row.scope is None or proven(row) is None else AMONG[Scope(row.scope)]
+
+    return [
+        Column("proven bound", lambda line: words(result(line)), numeric=False),
+        Column("bound holds among", lambda line: among(result(line)), numeric=False),
+    ]
+
+
+def plans_table(comparison: Comparison) -> Table[Row]:
     """A row for each strategy and budget, the numbers first, so that a narrow window shows them."""
-    peaks = iter(size_column([row.peak_bytes or 0 for row in comparison.rows if row.cost is not None]))
-    base = comparison.graph.total_cost
-    rows = []
-    for row in comparison.rows:
-        if row.cost is None:
-            rows.append((row.strategy, row.budget, "", "", "", MISSING.get(row.ended, row.ended.value), "", ""))
-            continue
-        over = "" if row.overhead is None else format_percent(row.overhead)
-        found = (row.strategy, row.budget, over, next(peaks), format_duration(row.wall_s), row.proof.value)
-        rows.append((*found, *proven_bound(row, base)))
-    head = ("strategy", "budget", "over no-remat", "peak", "time", "result", "proven bound", "bound holds among")
-    return Table(head, rows, numbers=3, words_after=3)
+    columns: list[Column[Row]] = [
+        Column("strategy", attrgetter("strategy"), numeric=False),
+        Column("budget", attrgetter("budget"), numeric=False),
+        Column("over no-remat", attrgetter("overhead"), each(percent_over)),
+        Column("peak", attrgetter("peak_bytes"), size_column),
+        Column("time", lambda row: None if row.cost is None else row.wall_s, each(format_duration)),
+        Column(
+            "result",
+            lambda row: MISSING.get(row.ended, row.ended.value) if row.cost is None else row.proof.value,
+            numeric=False,
+        ),
+        *bound_columns(comparison.graph.total_cost, lambda row: row),
+    ]
+    return Table(columns, comparison.rows)
 
 
 def linked_page(linked: Linked, command: str, *, cdn: bool = False) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
-from remat_cli.plan.comparison import Comparison, Ended, Proof, Row
+from remat_cli.plan.comparison import Comparison, Ended, Row
 from remat_cli.plan.model import Copies
 from remat_cli.reports.curve import CurveRow
-from remat_cli.reports.web.comparison import MISSING, TABLE_NOTE, graph_facts, overhead_chart, peak_chart, proven_bound
-from remat_cli.reports.web.page import Page, Section, Table, render_page
-from remat_cli.reports.words import count, maker, size_column
-from remat_cli.units import format_percent
+from remat_cli.reports.table import Column, Table, each
+from remat_cli.reports.web.comparison import MISSING, TABLE_NOTE, bound_columns, graph_facts, overhead_chart, peak_chart
+from remat_cli.reports.web.page import Page, Section, render_page
+from remat_cli.reports.words import count, maker, percent_over, size_column
 
 _LINE = "cheapest plan found"
 _ENDED = {"infeasible": Ended.NONE, "unknown": Ended.LIMIT}
@@ -85,17 +85,15 @@ def _row(row: CurveRow) -> Row:
     )
 
 
-def _table(found: Comparison, rows: Sequence[CurveRow]) -> Table:
-    sizes = size_column([row.budget_bytes for row in rows])
-    peaks = iter(size_column([row.report.replay.peak_bytes for row in rows if row.report is not None]))
-    cells = []
-    for row, one, size in zip(rows, found.rows, sizes, strict=True):
-        if row.report is None:
-            cells.append((row.asked, size, "", "", MISSING[one.ended], "", "", ""))
-            continue
-        over = format_percent(max(0.0, row.report.overhead))
-        words = "a plan" if one.proof is Proof.NONE else one.proof.value
-        bound = proven_bound(one, found.graph.total_cost)
-        cells.append((row.asked, size, over, next(peaks), words, *bound, maker(row.report)))
-    head = ("budget", "in bytes", "over no-remat", "peak", "result", "proven bound", "bound holds among", "made by")
-    return Table(head, cells, numbers=3, words_after=4)
+def _table(comparison: Comparison, rows: Sequence[CurveRow]) -> Table[tuple[CurveRow, Row]]:
+    """Every budget with its plan; the rows of ``comparison`` are those of ``rows``."""
+    columns: list[Column[tuple[CurveRow, Row]]] = [
+        Column("budget", lambda pair: pair[0].asked, numeric=False),
+        Column("in bytes", lambda pair: pair[0].budget_bytes, size_column),
+        Column("over no-remat", lambda pair: pair[1].overhead, each(percent_over)),
+        Column("peak", lambda pair: pair[1].peak_bytes, size_column),
+        Column("result", lambda pair: MISSING.get(pair[1].ended, pair[1].proof.value), numeric=False),
+        *bound_columns(comparison.graph.total_cost, lambda pair: pair[1]),
+        Column("made by", lambda pair: None if pair[0].report is None else maker(pair[0].report), numeric=False),
+    ]
+    return Table(columns, list(zip(rows, comparison.rows, strict=True)))

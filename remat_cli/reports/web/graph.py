@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from remat_cli.graph.blocks import Block, blocks, condensed
@@ -11,10 +13,12 @@ from remat_cli.graph.layout import layered
 from remat_cli.graph.lines import line_of
 from remat_cli.graph.model import Graph, Phase
 from remat_cli.graph.summary import GraphSummary
+from remat_cli.reports.graph import most_expensive_table, working_sets_table
 from remat_cli.reports.palette import LIGHT, Shades, box_height
-from remat_cli.reports.web.page import Chart, Page, Section, Table, label, render_page
+from remat_cli.reports.table import Column, Table, each
+from remat_cli.reports.web.page import Chart, Page, Section, label, render_page
 from remat_cli.reports.words import cost_words, count, exact_bytes, share_words
-from remat_cli.units import format_bytes, format_percent
+from remat_cli.units import format_bytes
 
 _LATE = (Phase.BACKWARD, Phase.UPDATE)
 
@@ -58,18 +62,14 @@ def _drawing(graph: Graph, whole: Block, items: list[dict[str, Any]]) -> Section
         note += " A box with a thick edge is a block of several nodes: click it to open it."
         words += f", drawn as {count(len(boxes), 'block')} and {count(len(whole.parts) - len(boxes), 'single node')}"
     index = {(item["first"], item["end"]): k for k, item in enumerate(items)}
-    rows = [
-        (
-            part.name,
-            f"{part.end - part.first:,}",
-            cost_words(total := math.fsum(node.cost for node in graph.nodes[part.first : part.end]), graph.cost_unit),
-            share_words(total, graph.total_cost),
-            format_bytes(sum(sum(node.outputs) for node in graph.nodes[part.first : part.end])),
-        )
-        for part in whole.parts
+    columns: list[Column[Block]] = [
+        Column("block or node", attrgetter("name"), numeric=False),
+        Column("nodes", lambda part: part.end - part.first, each("{:,}".format)),
+        Column("cost", lambda part: _cost(graph, part), each(lambda cost: cost_words(cost, graph.cost_unit))),
+        Column("of all cost", lambda part: _cost(graph, part), each(lambda cost: share_words(cost, graph.total_cost))),
+        Column("makes", lambda part: _output_bytes(graph, part), each(format_bytes)),
     ]
-    pins = [index[part.first, part.end] for part in whole.parts]
-    table = Table(("block or node", "nodes", "cost", "of all cost", "makes"), rows, numbers=4, pins=pins)
+    table = Table(columns, whole.parts, pin=lambda part: index[part.first, part.end])
     chart = Chart(
         "graph",
         [],
@@ -80,6 +80,14 @@ def _drawing(graph: Graph, whole: Block, items: list[dict[str, Any]]) -> Section
         numbers_title="The drawing in numbers",
     )
     return Section("Graph", note, (chart,), search="Find a node by its name or operation")
+
+
+def _cost(graph: Graph, part: Block) -> float:
+    return math.fsum(node.cost for node in graph.nodes[part.first : part.end])
+
+
+def _output_bytes(graph: Graph, part: Block) -> int:
+    return sum(sum(node.outputs) for node in graph.nodes[part.first : part.end])
 
 
 def _shades(graph: Graph, whole: Block) -> Shades:
@@ -186,24 +194,14 @@ def _facts(summary: GraphSummary) -> list[tuple[str, str]]:
     ]
 
 
-def _tables(graph: Graph, summary: GraphSummary) -> Iterable[Section]:
+def _tables(graph: Graph, summary: GraphSummary) -> Iterator[Section]:
     index = {node.id: i for i, node in enumerate(graph.nodes)}
     if summary.working_sets:
-        top = max(s.bytes for s in summary.working_sets) or 1
-        rows = [(s.name, format_bytes(s.bytes)) for s in summary.working_sets]
-        shares = [s.bytes / top for s in summary.working_sets]
-        pins = [index[s.name] for s in summary.working_sets]
-        yield Section(
-            "Largest working sets", "Beside the fixed memory.", table=Table(("node", "bytes"), rows, shares, pins=pins)
-        )
+        sets = replace(working_sets_table(summary), pin=lambda item: index[item.name])
+        yield Section("Largest working sets", "Beside the fixed memory.", table=sets)
     if summary.costliest and summary.total_cost:
-        rows3 = [
-            (c.name, cost_words(c.cost, summary.cost_unit), format_percent(c.cost / summary.total_cost))
-            for c in summary.costliest
-        ]
-        shares = [c.cost / summary.total_cost for c in summary.costliest]
-        pins = [index[c.name] for c in summary.costliest]
-        yield Section("Most expensive nodes", table=Table(("node", "cost", "of all cost"), rows3, shares, 2, pins))
+        nodes = replace(most_expensive_table(summary), pin=lambda item: index[item.name])
+        yield Section("Most expensive nodes", table=nodes)
 
 
 def node_documents(graph: Graph) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from remat_cli.graph.model import Graph
@@ -11,8 +12,9 @@ from remat_cli.plan.check import Report
 from remat_cli.plan.model import Plan
 from remat_cli.plan.occupancy import Kind
 from remat_cli.reports.palette import KINDS, PATTERNS
+from remat_cli.reports.table import Column, Table, each
 from remat_cli.reports.web.graph import node_documents
-from remat_cli.reports.web.page import INK, PAPER, Chart, Section, Table, label
+from remat_cli.reports.web.page import INK, PAPER, Chart, Section, label
 from remat_cli.reports.words import count, size_column
 from remat_cli.units import format_bytes
 
@@ -163,14 +165,15 @@ def _layout(end: int) -> dict[str, Any]:
     }
 
 
-def _table(graph: Graph, seen: Bands) -> Table:
+def _table(graph: Graph, seen: Bands) -> Table[Lifetime]:
     """The largest lifetimes, by allocation."""
-    lived = sorted(seen.lifetimes, key=lambda life: (-graph.size[life.value], life.first - life.end))[:_ROWS]
-    lived.sort(key=lambda life: (life.first, life.end))
-    sizes = size_column([graph.size[life.value] for life in lived])
-    rows = [
-        (graph.value_name(life.value), life.kind.value, size, f"{life.first:,}", f"{life.end:,}")
-        for life, size in zip(lived, sizes, strict=True)
+    largest = sorted(seen.lifetimes, key=lambda life: (-graph.size[life.value], life.first - life.end))[:_ROWS]
+    columns: list[Column[Lifetime]] = [
+        Column("value", lambda life: graph.value_name(life.value), numeric=False),
+        Column("kind", lambda life: life.kind.value, numeric=False),
+        Column("size", lambda life: graph.size[life.value], size_column),
+        Column("from statement", attrgetter("first"), each("{:,}".format)),
+        Column("to", attrgetter("end"), each("{:,}".format)),
     ]
-    head = ("value", "kind", "size", "from statement", "to")
-    return Table(head, rows, numbers=3, pins=[graph.producer[life.value] for life in lived])
+    rows = sorted(largest, key=lambda life: (life.first, life.end))
+    return Table(columns, rows, pin=lambda life: graph.producer[life.value])

@@ -17,6 +17,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from remat_cli.printable import printable
+from remat_cli.reports.table import Table
 from remat_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -51,34 +52,8 @@ class Chart:
     square: bool = False
     logarithmic: tuple[Sequence[dict[str, Any]], dict[str, Any]] | None = None
     begins: Literal["linear", "logarithmic"] = "linear"
-    numbers: Table | None = None
+    numbers: Table[Any] | None = None
     numbers_title: str = "The chart in numbers"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of text.
-
-    Attributes:
-        head: Names of the columns.
-        rows: The texts.
-        shares: Where given, a bar behind the last column of each row, 0 to 1.
-        numbers: The number of columns at the right that hold numbers.
-        words_after: The number of columns to the right of those, which hold words.
-        pins: Where given, the node that the first cell of each row pins in the charts; None for no node.
-    """
-
-    head: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    shares: Sequence[float] = ()
-    numbers: int = 1
-    pins: Sequence[int | None] = ()
-    words_after: int = 0
-
-    def is_number(self, column: int) -> bool:
-        """Whether a column holds numbers."""
-        end = len(self.head) - self.words_after
-        return end - self.numbers <= column < end
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +66,7 @@ class Section:
     title: str
     note: str = ""
     charts: tuple[Chart, ...] = ()
-    table: Table | None = None
+    table: Table[Any] | None = None
     search: str = ""
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from remat_cli.graph.model import Graph
@@ -14,11 +16,12 @@ from remat_cli.plan.occupancy import Kind, Moment, Occupancy, occupancy
 from remat_cli.plan.raster import AGAIN, Raster, raster
 from remat_cli.reports import words
 from remat_cli.reports.palette import BUDGET, KINDS, PATTERNS
-from remat_cli.reports.plan import peak_rows, recomputed_rows, recomputed_words
+from remat_cli.reports.plan import peak_table, recomputed_table, recomputed_words
 from remat_cli.reports.style import Style
+from remat_cli.reports.table import Column, Table, each
 from remat_cli.reports.timeline import why_peak
 from remat_cli.reports.web.lifetimes import HATCHING, lifetimes_section
-from remat_cli.reports.web.page import INK, PAPER, Chart, Page, Section, Table, label, render_page
+from remat_cli.reports.web.page import INK, PAPER, Chart, Page, Section, label, render_page
 from remat_cli.reports.web.queues import queues_section
 from remat_cli.units import format_bytes
 
@@ -222,17 +225,23 @@ def _timeline_traces(report: Report, seen: Occupancy) -> list[dict[str, Any]]:
     return [*traces, *_levels(report, seen.statements), *_strip(seen)]
 
 
-def _timeline_table(report: Report, seen: Occupancy) -> Table:
+def _timeline_table(report: Report, seen: Occupancy) -> Table[Moment]:
     """Some moments in numbers, evenly apart, and the one at the peak."""
     chosen = {round(k * (len(seen.moments) - 1) / _MOMENTS) for k in range(_MOMENTS + 1)}
     chosen.add(max(range(len(seen.moments)), key=lambda k: sum(seen.moments[k].bytes.values())))
     moments = [seen.moments[k] for k in sorted(chosen)]
-    kinds = seen.kinds()
-    columns = [words.size_column([moment.bytes.get(kind, 0) for moment in moments]) for kind in kinds]
-    whole = words.size_column([sum(moment.bytes.values()) for moment in moments])
-    names = ["" if m.node is None else report.graph.nodes[m.node].id for m in moments]
-    rows = [(f"{moment.statement:,}", *cells) for moment, *cells in zip(moments, names, whole, *columns, strict=True)]
-    return Table(("statement", "node", "in use", *(kind.value for kind in kinds)), rows, numbers=len(kinds) + 1)
+
+    def of_kind(kind: Kind) -> Column[Moment]:
+        return Column(kind.value, lambda moment: moment.bytes.get(kind, 0), words.size_column)
+
+    nodes = report.graph.nodes
+    columns: list[Column[Moment]] = [
+        Column("statement", attrgetter("statement"), each("{:,}".format), numeric=False),
+        Column("node", lambda moment: None if moment.node is None else nodes[moment.node].id, numeric=False),
+        Column("in use", lambda moment: sum(moment.bytes.values()), words.size_column),
+        *map(of_kind, seen.kinds()),
+    ]
+    return Table(columns, moments)
 
 
 def _levels(report: Report, end: int) -> list[dict[str, Any]]:
@@ -329,11 +338,9 @@ def _peak(report: Report) -> list[Section]:
     replay = report.replay
     if replay.peak_statement is None:
         return []
-    rows = peak_rows(report, _MOST_ROWS)
     node = "" if report.peak_node is None else f", node {report.peak_node}"
     note = f"{words.peak_words(report)}: statement {replay.peak_statement:,} of {len(replay.profile):,}{node}."
-    pins = [_node_of(report.graph, cells[0]) for cells in rows.cells]
-    table = Table(("value", "size", "of the peak"), rows.cells, rows.shares, 2, pins)
+    table = replace(peak_table(report, _MOST_ROWS), pin=lambda row: _node_of(report.graph, row[0]))
     return [Section("At the peak", note, table=table)]
 
 
@@ -350,10 +357,8 @@ def _indices(graph: Graph) -> dict[str, int]:
 def _recomputed(report: Report) -> list[Section]:
     if not report.recomputed:
         return [Section("Recomputed", "Nothing is recomputed.")]
-    rows = recomputed_rows(report, _MOST_ROWS)
-    head = ("node", "times computed", "extra cost", "of all extra cost")
-    pins = [_node_of(report.graph, cells[0]) for cells in rows.cells]
-    return [Section("Recomputed", f"{recomputed_words(report)}.", table=Table(head, rows.cells, rows.shares, 3, pins))]
+    table = replace(recomputed_table(report, _MOST_ROWS), pin=lambda row: _node_of(report.graph, row[0]))
+    return [Section("Recomputed", f"{recomputed_words(report)}.", table=table)]
 
 
 def matrices(plan: Plan) -> Section:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -11,10 +11,11 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Allocate, Compute, Offload, Plan, Prefetch
 from remat_cli.plan.occupancy import Kind
-from remat_cli.plan.queues import Queue, Timing
+from remat_cli.plan.queues import Queue, Span, Timing
 from remat_cli.reports.palette import BUDGET, KINDS, PATTERNS
+from remat_cli.reports.table import Column, Format, Table, each
 from remat_cli.reports.web.lifetimes import HATCHING
-from remat_cli.reports.web.page import INK, Chart, Section, Table, label
+from remat_cli.reports.web.page import INK, Chart, Section, label
 from remat_cli.reports.words import cost_words, count, critical_words, queue_words, size_column, stall_words
 from remat_cli.units import format_bytes, format_percent, time_scale
 
@@ -209,32 +210,35 @@ def _layout(end: float, unit: str) -> dict[str, Any]:
     }
 
 
-def _table(report: Report, plan: Plan, timing: Timing) -> Table:
+def _table(report: Report, plan: Plan, timing: Timing) -> Table[tuple[int, Span] | str]:
     """The largest copies: what, when, and how long."""
     graph = report.graph
     value_of = {s.register: s.value for s in plan.statements if isinstance(s, Allocate)}
-    copies = [span for span in timing.spans if span.queue is not Queue.COMPUTE]
-    chosen = []
-    for span in copies:
+    copies = []
+    for span in timing.spans:
         statement = plan.statements[span.statement]
-        assert isinstance(statement, Offload | Prefetch)
-        chosen.append((value_of[statement.register], span))
-    chosen.sort(key=lambda pair: (-graph.size[pair[0]], pair[1].start))
-    chosen = sorted(chosen[:_ROWS], key=lambda pair: pair[1].start)
-    sizes = size_column([graph.size[value] for value, _ in chosen])
-    rows = [
-        (
-            graph.value_name(value),
-            span.queue.value,
-            size,
-            cost_words(span.start, graph.cost_unit),
-            cost_words(span.end - span.start, graph.cost_unit),
-            format_percent((span.end - span.start) / timing.time if timing.time else 0.0),
-        )
-        for (value, span), size in zip(chosen, sizes, strict=True)
+        if isinstance(statement, Offload | Prefetch):
+            copies.append((value_of[statement.register], span))
+    largest = sorted(copies, key=lambda copy: (-graph.size[copy[0]], copy[1].start))[:_ROWS]
+    rows: list[tuple[int, Span] | str] = [*sorted(largest, key=lambda copy: copy[1].start)]
+    if (left := len(copies) - len(largest)) > 0:
+        rows.append(f"and {count(left, 'smaller copy', 'smaller copies')}")
+
+    def column(title: str, value: Callable[[int, Span], Any], format: Format, *, numeric: bool = True) -> Column[Any]:
+        """A column of copies, which is empty in the row that counts the others."""
+        return Column(title, lambda row: None if isinstance(row, str) else value(*row), format, numeric)
+
+    written = each(lambda time: cost_words(time, graph.cost_unit))
+    columns: list[Column[tuple[int, Span] | str]] = [
+        Column("value", lambda row: row if isinstance(row, str) else graph.value_name(row[0]), numeric=False),
+        column("way", lambda _, span: span.queue.value, each(str), numeric=False),
+        column("size", lambda value, _: graph.size[value], size_column),
+        column("begins at", lambda _, span: span.start, written),
+        column("takes", lambda _, span: span.end - span.start, written),
+        column(
+            "of the time",
+            lambda _, span: (span.end - span.start) / timing.time if timing.time else 0.0,
+            each(format_percent),
+        ),
     ]
-    head = ("value", "way", "size", "begins at", "takes", "of the time")
-    left = len(copies) - len(chosen)
-    if left > 0:
-        rows.append((f"and {count(left, 'smaller copy', 'smaller copies')}", "", "", "", "", ""))
-    return Table(head, rows, numbers=4)
+    return Table(columns, rows)

@@ -10,9 +10,9 @@ from remat_cli.plan.model import Scope
 from remat_cli.plan.worth import Worth
 from remat_cli.reports.palette import COLOURS
 from remat_cli.reports.web.comparison import budget_layout, graph_facts, overhead_chart
-from remat_cli.reports.web.page import INK, Chart, Page, Section, Table, label, render_page
+from remat_cli.reports.web.page import INK, Chart, Page, Section, label, render_page
 from remat_cli.reports.words import count
-from remat_cli.reports.worth import link_cells, memory_cells
+from remat_cli.reports.worth import links_table, memory_table
 
 _WAYS = ("both", "recompute", "copy")
 
@@ -38,13 +38,11 @@ def worth_page(worth: Worth, command: str, *, cdn: bool = False) -> str:
             f"{host.words}. Plans that only recompute, that only copy, and that do both, by time over no-remat. No "
             "plan can lie in the grey area: that is proven."
         )
-        head, *cells = memory_cells(worth, at)
         chart = overhead_chart(comparisons[at], f"link{at}", 400)
-        sections.append(Section(f"Link {name}", note, (chart,), Table(head, cells, numbers=len(head) - 1)))
+        sections.append(Section(f"Link {name}", note, (chart,), memory_table(worth, at)))
     if len(worth.links) > 1:
-        head, *cells = link_cells(worth)
         note = "What a faster link spares, for each GB/s more in both directions."
-        sections.append(Section("A faster link", note, table=Table(head, cells, numbers=2)))
+        sections.append(Section("A faster link", note, table=links_table(worth)))
     return render_page(
         Page(
             title=f"What memory is worth for {worth.graph.name or 'graph'}",
