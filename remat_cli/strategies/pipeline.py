@@ -38,7 +38,7 @@ _KNOWN, _BOUND = f"{_ROOM}.openers.known:KnownMethods", f"{_ROOM}.bounding"
 _PRICES = f"{_ROOM}.openers.prices:Prices"
 _CROWDED = f"{_ROOM}.openers.crowded:CrowdedStages"
 _CHAIN = f"{_ROOM}.chains.opener:ChainStructure"
-_GROWING = f"{_ROOM}.retention.growing:Growing"
+_GROWING = f"{_ROOM}.retention.search:Growing"
 _EVENTS, _INSIDE = f"{_ROOM}.retention.proof:EventProof", f"{_ROOM}.retention.proof:InStageProofs"
 _ANNEALING, _TURNS = f"{_ROOM}.annealing.workers:Annealing", f"{_ROOM}.turns:Turns"
 
@@ -454,7 +454,7 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
         ),
         Stage(
             "full-support",
-            f"{_ROOM}.retention.growing:FullSupport",
+            f"{_ROOM}.retention.search:FullSupport",
             "proves the optimum of all frontier-advancing schedules, or that none fits",
             when=FULL,
             share=0.3,
@@ -512,7 +512,7 @@ _LAST = (
     ),
     Stage(
         "full-last",
-        f"{_ROOM}.retention.growing:FullSupport",
+        f"{_ROOM}.retention.search:FullSupport",
         "goes on where the full support ran out of its time",
         when=LIMITED & FULL,
         share=0.5,

@@ -14,8 +14,8 @@ from remat_cli.strategies.openers.crowded import crowded_stages
 
 MEMBERS = {
     "annealing": "remat_cli.strategies.annealing.workers:Annealing",
-    "merging": "remat_cli.strategies.retention.merging:Merging",
-    "windows": "remat_cli.strategies.retention.windows:Windows",
+    "merging": "remat_cli.strategies.retention.search:Merging",
+    "windows": "remat_cli.strategies.retention.search:Windows",
 }
 """The engines that can take part. Merging runs right after annealing, whose schedules it combines."""
 _MENDING = "remat_cli.strategies.annealing.mending:Mending"

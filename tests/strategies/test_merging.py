@@ -18,7 +18,7 @@ from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.annealing.pool import Pool
 from remat_cli.strategies.base import Bound, Context, Known, Schedule, Task
 from remat_cli.strategies.incumbent import Incumbent, Verdict
-from remat_cli.strategies.retention.merging import Merging
+from remat_cli.strategies.retention.search import Merging
 
 
 def two_hills() -> Graph:
@@ -69,7 +69,7 @@ def test_nothing_is_solved_again_until_there_is_something_new(monkeypatch: pytes
     pool = merging.pool
     pool.add(CHEAP_THEN_DEAR)
     merging.merge()
-    monkeypatch.setattr("remat_cli.strategies.retention.merging.Retention", None)  # whatever looked again would fail
+    monkeypatch.setattr("remat_cli.strategies.retention.search.Retention", None)  # whatever looked again would fail
     assert not merging.merge()
 
 

@@ -24,8 +24,8 @@ from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.annealing.walk import Problem, Walk
 from remat_cli.strategies.base import Context, Task
 from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.retention.ceiling import Cheaper
 from remat_cli.strategies.retention.proof import InStageProof, InStageProofs, Proof
+from remat_cli.strategies.retention.reduced_cost import Cheaper
 from remat_cli.tolerances import SETTLED
 
 

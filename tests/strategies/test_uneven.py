@@ -24,8 +24,8 @@ from remat_cli.strategies.incumbent import Incumbent, Verdict
 from remat_cli.strategies.published.checkmate_ilp import CheckmateIlp
 from remat_cli.strategies.published.checkmate_lp import CheckmateLp
 from remat_cli.strategies.registry import strategy_from_spec
-from remat_cli.strategies.retention import second_look as looking
-from remat_cli.strategies.retention.growing import FullSupport
+from remat_cli.strategies.retention import proof
+from remat_cli.strategies.retention.search import FullSupport
 from remat_cli.zoo.registry import build_graph
 
 CHAIN = build_graph("unit-chain{n=17}")
@@ -84,7 +84,7 @@ def test_a_false_no_is_refuted(strategy: CheckmateIlp | CheckmateLp) -> None:
     assert max(bound.cost for bound in found.bounds) <= 26
 
 
-def test_a_bound_is_no_higher_than_the_second_look_and_a_schedule_in_hand_allow() -> None:
+def test_a_bound_is_no_higher_than_the_cross_check_and_a_schedule_in_hand_allow() -> None:
     for budget, optimum in ((4, 26), (10, 17)):
         found = asked(CheckmateIlp(), Liar(bound=1e3), CHAIN, budget)
         assert isinstance(found, Found)
@@ -95,7 +95,7 @@ def test_a_bound_is_no_higher_than_the_second_look_and_a_schedule_in_hand_allow(
 def test_a_no_that_only_the_solver_says_is_said_to_be_so(
     strategy: CheckmateIlp | CheckmateLp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "second_look", lambda *_, **__: looking.SecondLook(None, math.inf, None))
+    monkeypatch.setattr(proof, "cross_check", lambda *_, **__: proof.CrossCheck(None, math.inf, None))
     answer = asked(strategy, Liar(), CHAIN, 4)
     assert isinstance(answer, NotFound)
     assert answer.scope is Scope.FRONTIER
@@ -121,18 +121,18 @@ def test_a_no_of_optimal_is_asked_again(seed: int) -> Iterator[str]:
 
 def test_a_no_of_optimal_that_only_the_solver_says_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = uneven_graph(HARD[0])
-    monkeypatch.setattr(looking.Highs, "solve", lambda *_: Outcome(Termination.TIME_LIMIT))
+    monkeypatch.setattr(proof.Highs, "solve", lambda *_: Outcome(Termination.TIME_LIMIT))
     context = Context(Control(), Liar(), gap=0.0, threads=1)
     answer = strategy_from_spec("optimal").solve(Task(graph, least_peak(graph) - 1), context)
     assert isinstance(answer, NotFound)
     assert answer.reason == "according to HiGHS alone, no schedule in document order fits"
 
 
-def test_an_interruption_during_the_second_look_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_during_the_cross_check_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise Interrupted("interrupted before a plan was found")
 
-    monkeypatch.setattr(looking.Retention, "over", interrupted)
+    monkeypatch.setattr(proof.Retention, "over", interrupted)
     found = asked(CheckmateIlp(), Highs(), CHAIN, 4)
     assert isinstance(found, Found)
     assert [bound.cost for bound in found.bounds] == [26]

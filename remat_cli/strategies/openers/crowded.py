@@ -24,7 +24,7 @@ from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.engine import Engine, engine_at
 from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.retention.second_look import confirmed
+from remat_cli.strategies.retention.proof import confirmed
 from remat_cli.tolerances import CUTS_GAP
 
 _MOST_CUTS = 120

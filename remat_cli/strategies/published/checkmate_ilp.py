@@ -27,13 +27,13 @@ from remat_cli.units import format_cost
 
 if TYPE_CHECKING:
     from remat_cli.milp.checkmate import CheckmateModel, Formulation
-    from remat_cli.strategies.retention.second_look import SecondLook
+    from remat_cli.strategies.retention.proof import CrossCheck
 
 _LEAVE_OUT = "leave relax=true out for a plan"
 _LOOK_LEAST_S = 2.0
-"""Seconds that a second look gets at least, if there is no time limit. Untuned."""
+"""Seconds that a cross-check gets at least, if there is no time limit. Untuned."""
 _BOUND_SHARE, _NO_SHARE = 1.0, 0.5
-"""Shares of the time left for a second look at a bound, and at a "no", after which a working budget is looked for."""
+"""Shares of the time left for a cross-check at a bound, and at a "no", after which a working budget is looked for."""
 _EXPLAIN_S = 30.0
 """Most seconds to find the smallest budget that works, once the requested one is proven too small. Untuned."""
 
@@ -176,7 +176,7 @@ class _Run:
             model = model.with_rows(cuts)
 
     def _found(self, bound: float | None, *, finished: bool) -> Found | NotFound:
-        """The cheapest schedule, with the bound as far as a second look confirms it."""
+        """The cheapest schedule, with the bound as far as a cross-check confirms it."""
         if finished:
             bound = self._no_higher(bound)
         bounds = (self._bound(bound),)
@@ -197,28 +197,28 @@ class _Run:
         return Bound(safe if self.best is None else min(safe, self.best[0]), Scope.FRONTIER)
 
     def _no_higher(self, bound: float | None) -> float | None:
-        """``bound``, lowered to what a second look finds; a cheaper schedule that it finds is kept."""
-        look = self._second_look(_BOUND_SHARE)
-        if look is None or look.schedule is None or bound is None:
+        """``bound``, lowered to what a cross-check finds; a cheaper schedule that it finds is kept."""
+        check = self._cross_check(_BOUND_SHARE)
+        if check is None or check.schedule is None or bound is None:
             return bound
-        self._keep(look.schedule.computes)
-        return bound if look.bound is None else min(bound, look.bound)
+        self._keep(check.schedule.computes)
+        return bound if check.bound is None else min(bound, check.bound)
 
-    def _second_look(self, share: float) -> SecondLook | None:
+    def _cross_check(self, share: float) -> CrossCheck | None:
         """The same question to another formulation; None if only this one can state it, or there is no time.
 
         Args:
             share: Of the time left. Without a limit it gets as long as the first answer took, and a few seconds.
         """
         from remat_cli.milp.checkmate import Formulation
-        from remat_cli.strategies.retention.second_look import second_look
+        from remat_cli.strategies.retention.proof import cross_check
 
         if self.formulation != Formulation() or self.context.control.stopping():
             return None
         most_s = _LOOK_LEAST_S + time.monotonic() - self.started_s
         self.context.control.report(Progress("checking the answer by another formulation"))
         known = None if self.best is None else self.best[1]
-        return second_look(self.task, self.context, self.context.control.part(share, most_s), known=known)
+        return cross_check(self.task, self.context, self.context.control.part(share, most_s), known=known)
 
     def _good_enough(self, bound: float | None) -> bool:
         return self.best is not None and self.best[0] * (1 - self.context.gap) <= safe_bound(self.task.graph, bound)
@@ -260,7 +260,7 @@ class _Run:
             self.context.control.report(Progress(self.context.solver.title, cost, bound, incumbent.nodes))
 
     def _nothing_fits(self) -> Found | NotFound:
-        """The answer when the solver says that nothing fits: its "no" if a second look confirms it.
+        """The answer when the solver says that nothing fits: its "no" if a cross-check confirms it.
 
         The smallest budget that works is looked for as well, within some seconds. A plan found on the way refutes it.
         """
@@ -270,10 +270,10 @@ class _Run:
             reason = "no schedule of as many stages as nodes fits"
         elif form.stage_split > 1:
             reason = f"no schedule with at most {form.stage_split} passes through each stage fits"
-        look = self._second_look(_NO_SHARE)
-        if look is not None and look.schedule is not None:
-            self._keep(look.schedule.computes)
-            return self._refuted(look.bound)
+        check = self._cross_check(_NO_SHARE)
+        if check is not None and check.schedule is not None:
+            self._keep(check.schedule.computes)
+            return self._refuted(check.bound)
         least, bound = self._least_peak()
         if least is not None:
             self._keep(least.computes)
@@ -281,7 +281,7 @@ class _Run:
                 return self._refuted(None)
         budget_bytes = self.task.budget_bytes
         assert budget_bytes is not None
-        if not (look is not None and look.impossible) and not (bound is not None and bound > budget_bytes):
+        if not (check is not None and check.impossible) and not (bound is not None and bound > budget_bytes):
             reason = f"according to {self.context.solver.title} alone, {reason}"
         return NotFound(reason, scope=Scope.FRONTIER, best=least, peak_bound_bytes=bound)
 

@@ -111,16 +111,16 @@ class CheckmateLp(Strategy):
 
 
 def _nothing_fits(task: Task, incumbent: Incumbent) -> Found | NotFound:
-    """The answer when a solver says that not even the relaxation has a solution: a second look may refute it."""
-    from remat_cli.strategies.retention.second_look import second_look
+    """The answer when a solver says that not even the relaxation has a solution: a cross-check may refute it."""
+    from remat_cli.strategies.retention.proof import cross_check
 
     context, reason = incumbent.context, "no frontier-advancing schedule fits"
     incumbent.report("checking the answer by another formulation")
-    look = second_look(task, context, context.control)
-    if look.schedule is not None and incumbent.offer(look.schedule.computes):
+    check = cross_check(task, context, context.control)
+    if check.schedule is not None and incumbent.offer(check.schedule.computes):
         return incumbent.found(exhausted=False)
     return NotFound(
-        reason if look.impossible else f"according to {context.solver.title} alone, {reason}", scope=Scope.FRONTIER
+        reason if check.impossible else f"according to {context.solver.title} alone, {reason}", scope=Scope.FRONTIER
     )
 
 

@@ -19,7 +19,7 @@ from remat_cli.solvers.base import Outcome, SolverProgress
 from remat_cli.solvers.checked import as_solved
 from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.retention.ceiling import Cheaper
+from remat_cli.strategies.retention.reduced_cost import Cheaper
 from remat_cli.tolerances import INNER_GAP, START_VIOLATION
 
 _THRESHOLDS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.999)

@@ -1,4 +1,6 @@
-"""What all schedules below a cost ceiling have in common: it makes models that find or exclude them small.
+"""Fixes variables by reduced costs: what every schedule below a cost ceiling recomputes, and what none does.
+
+Models that find or exclude these schedules become small.
 
 By the prices of :class:`remat_cli.milp.cover_bound.Prices` a schedule costs at least C0 + base + the price of every
 node that it recomputes + the penalty of every node that it does not + the cost of every computation beyond the second

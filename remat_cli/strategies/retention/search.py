@@ -1,0 +1,312 @@
+"""Searches schedules with the retention MILP: over growing supports, in windows, and by merging good schedules.
+
+*Windows* are a large neighbourhood search (Shaw, "Using constraint programming and local search methods to solve
+vehicle routing problems", CP 1998): free a part of the incumbent, fix the rest, and solve. Columns in which relaxation
+and incumbent differ are those of relaxation induced neighbourhoods (Danna, Rothberg, Le Pape, Mathematical Programming
+102, 2005).
+
+*Merging* solves over the recomputations of good schedules alone. Annealing ends in one of many local optima. Two of
+them often differ in a few places, and each is better at some. No walk gets from one to the other, because everything
+between costs more. A model that allows the recomputations of both holds all their combinations and is small enough to
+solve. (Construct, merge, solve and adapt; Blum, Pinacho, López-Ibáñez, Lozano, Computers & Operations Research 68,
+2016.)
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from remat_cli.graph.closing import closed
+from remat_cli.milp.support import widened
+from remat_cli.mip import Bools
+from remat_cli.plan.model import Scope
+from remat_cli.solvers.base import Termination
+from remat_cli.strategies.annealing.pool import Pool
+from remat_cli.strategies.base import Bound
+from remat_cli.strategies.bounds import safe_bound
+from remat_cli.strategies.engine import Engine
+from remat_cli.strategies.incumbent import Verdict
+from remat_cli.strategies.openers.crowded import CrowdedStages, crowded_stages
+from remat_cli.strategies.retention.proof import confirmed
+from remat_cli.strategies.retention.solving import Retention
+from remat_cli.strategies.shape import near_pairs
+
+_WINDOW_S = 5.0
+"""Most seconds for one window. Untuned."""
+_ROUNDING_SHARES, _ROUNDING_S = (1.0, 0.97, 0.9), 20.0
+"""Shares of the budget for rounding the relaxation to a first schedule, and most seconds for that. Untuned."""
+_SHARE = 1 / 6
+"""First width of a window, as a share of all nodes. Untuned."""
+_NARROWEST = 8
+"""Least width of a window, in nodes. Untuned."""
+_GUIDED = 0.15
+"""Share of windows that the linear relaxation chooses. Untuned."""
+_SHARES = (1.0, 0.98, 0.95, 0.9, 0.8)
+"""Shares of the budget for rounding the relaxation until there is a schedule: rounding adds memory. Untuned."""
+_GROWTH_LIMIT = 50_000
+"""Columns beyond which a support is not grown further. Untuned."""
+_BUILD_LIMIT = 300_000
+"""Most (stage, node) pairs of the smallest support for which a model is built. Untuned."""
+_PER_PAIR_S, _BUILD_SHARE = 1e-4, 0.3
+"""Seconds to state and compile a model, per such pair, and the share of the time left for that. Untuned."""
+_MOST_STAGES = 12_000
+"""Nodes beyond which even a sparse model takes several gigabytes, and minutes until its first result."""
+_WHOLE_LIMIT = 200_000
+"""Nonzeros beyond which a model is searched by windows if there is an incumbent. Untuned."""
+_SLICE_S, _POLISH_S = 30.0, 3.0
+"""Seconds for one solve: before the gap is reached, and after, when it often still lowers the cost. Untuned."""
+_FIRST_SHARE, _LATER_SHARE = 0.3, 0.1
+"""Shares of the time left for rounding the relaxation: of the first support, and of later ones. Untuned."""
+_SOLVE_SHARE = 0.4
+"""Share of the time left for one solve. Untuned."""
+_MANY_WINDOWS, _FEW_WINDOWS = 24, 2
+"""Windows instead of a solve, and after one that did not finish. Untuned."""
+_MERGE_S = 10.0
+"""Most seconds for one merge. Untuned."""
+_CUT_S, _CUT_SHARE = 5.0, 0.2
+"""First most seconds, and share of the time left, for one crowded stage more. Untuned."""
+_FIRST_STEPS, _FEWEST_STEPS, _MOST_STEPS = 400, 50, 20_000
+"""Steps to merge: at first, at least and at most. Untuned."""
+
+
+@dataclass(slots=True)
+class Windows(Engine):
+    """Frees one part of the incumbent after the other and solves for it.
+
+    Attributes:
+        rng: Chooses windows.
+        model: The model of which windows are taken.
+        share: Width of a window, as a share of all nodes; adapts to what the solver finishes in its time.
+    """
+
+    uses_solver: ClassVar[bool] = True
+
+    rng: random.Random = field(default_factory=random.Random)
+    model: Retention | None = None
+    share: float = _SHARE
+
+    def __post_init__(self) -> None:
+        """Seed the choice of windows."""
+        self.rng.seed(self.incumbent.context.seed)
+
+    def work(self, rounds: int = 3, depth: float = 2.0) -> bool:
+        """Try ``rounds`` windows; whether the best frontier-advancing schedule got cheaper.
+
+        Args:
+            rounds: Number of windows.
+            depth: Depth of the model's support; the model is stated at the first turn.
+        """
+        incumbent = self.incumbent
+        if self.model is None:
+            self.model = self._stated(depth)
+        before = incumbent.advancing_cost
+        for _ in range(rounds):
+            if incumbent.over() or incumbent.advancing is None:
+                break
+            incumbent.report("searching windows")
+            self.model = self.model.holding_best()
+            width = max(_NARROWEST, round(self.share * len(incumbent.graph.nodes)))
+            control = incumbent.step(_WINDOW_S, 0.5)
+            better = self.model.improve(self._window(self.model, width), control)
+            # A window that times out is too wide. One that the solver finishes without a gain is too narrow.
+            if control.out_of_time():
+                self.share = max(_SHARE / 8, self.share * 0.7)
+            elif not better:
+                self.share = min(0.5, self.share * 1.2)
+        return incumbent.advancing_cost < before
+
+    def _stated(self, depth: float) -> Retention:
+        """The model; without a schedule to search around, its relaxation is rounded first."""
+        model = Retention.over(self.incumbent, depth)
+        if self.incumbent.advancing is None:
+            self.incumbent.report("rounding the linear relaxation")
+            model.round_relaxation(_ROUNDING_SHARES, self.incumbent.step(_ROUNDING_S, 0.2))
+        return model.holding_best()
+
+    def _window(self, model: Retention, width: int) -> Bools:
+        """Columns to free: where the relaxation differs, or all columns of a run of stages or of a run of nodes."""
+        if self.rng.random() < _GUIDED and (undecided := model.undecided()) is not None:
+            return undecided
+        stated = model.stated
+        first = self.rng.randrange(max(1, len(stated.graph.nodes) - width))
+        inside = range(first, first + width)
+        by_stage = self.rng.random() < 0.5
+        free = np.zeros(model.model.columns, dtype=np.bool_)
+        for (t, i), var in stated.R.items():
+            if (t if by_stage else i) in inside:
+                free[var] = True
+        for v, gaps in enumerate(stated.gaps):
+            maker = stated.graph.producer[v] in inside
+            for k, var in enumerate(gaps.kept):
+                touched = gaps.events[k] < inside.stop and gaps.events[k + 1] >= inside.start
+                if touched if by_stage else maker:
+                    free[var] = True
+        return free
+
+
+@dataclass(slots=True)
+class Growing(Engine):
+    """Searches one support after the other, each deeper than the one before.
+
+    Attributes:
+        worth_growing: Whether to go on to a deeper support.
+        windows: Searches models that are too large to solve as a whole, or were not solved in time.
+    """
+
+    uses_solver: ClassVar[bool] = True
+
+    worth_growing: bool = True
+    windows: Windows | None = None
+
+    def work(self, depth: float, *, first: bool = False) -> bool:
+        """Round the relaxation over the support of ``depth``, then solve the model or search it by windows.
+
+        Args:
+            depth: How far from its uses a node may be recomputed.
+            first: Whether this is the first support; then rounding gets more of the time.
+        """
+        if self.worth_growing:
+            self.worth_growing = self._grow(depth, eager=first)
+        return self.worth_growing
+
+    def _grow(self, depth: float, *, eager: bool) -> bool:
+        incumbent = self.incumbent
+        writes, remaining = incumbent.context.write_model, incumbent.context.control.remaining_s()
+        near = near_pairs(incumbent.graph)
+        proven = incumbent.verdict >= Verdict.GAP
+        large = len(incumbent.graph.nodes) > _MOST_STAGES or near > _BUILD_LIMIT
+        late = remaining is not None and near * _PER_PAIR_S > _BUILD_SHARE * remaining
+        # Within the gap, a cheaper plan is worth seconds, and not a large model.
+        if (large or late or (proven and near * _PER_PAIR_S > _POLISH_S)) and writes is None:
+            return False
+        model = Retention.over(incumbent, depth)
+        incumbent.report("rounding the linear relaxation")
+        # Budgets below the real one serve to find a first schedule. Later only the solution at the budget itself is
+        # needed: it guides windows.
+        shares = _SHARES if (eager or incumbent.computes is None) and not proven else _SHARES[:1]
+        share = _FIRST_SHARE if eager or incumbent.computes is None else _LATER_SHARE
+        model.round_relaxation(shares, incumbent.step(_SLICE_S, share))
+        if (incumbent.verdict >= Verdict.SETTLED and writes is None) or incumbent.context.control.stopping():
+            return False
+        # Rounding may have found an incumbent with recomputations outside the support.
+        model = model.holding_best()
+        windows = self.windows or Windows(incumbent)
+        self.windows, windows.model = windows, model
+        # A large model seldom finishes within a slice. Its windows do, but they need an incumbent.
+        if len(model.model.values) > _WHOLE_LIMIT and incumbent.advancing is not None and writes is None:
+            windows.work(_MANY_WINDOWS)
+        else:
+            outcome = model.solve(incumbent.step(_POLISH_S if proven else _SLICE_S, _SOLVE_SHARE))
+            if outcome is None or outcome.termination is not Termination.OPTIMAL:
+                windows.work(_FEW_WINDOWS)
+        if writes is not None:
+            model.write(writes)
+        # A deeper support has more columns: if this one is already large, the next would only cost time.
+        return model.model.columns <= _GROWTH_LIMIT
+
+
+@dataclass(slots=True)
+class FullSupport(Engine):
+    """Solves over the full support: its bound holds for all frontier-advancing schedules."""
+
+    uses_solver: ClassVar[bool] = True
+
+    def work(self) -> bool:
+        """Solve it once; a proof that no schedule fits is an infinite bound."""
+        incumbent = self.incumbent
+        model = Retention.over(incumbent, None)
+        outcome = model.solve(incumbent.context.control)
+        if outcome is None:
+            return False
+        if outcome.termination is Termination.INFEASIBLE and incumbent.computes is None:
+            outcome = confirmed(outcome, model.model, incumbent)
+            if outcome.values is not None:
+                incumbent.offer(model.decoder.computes(model.decoder.chosen(outcome.values)))
+        if outcome.termination is Termination.INFEASIBLE and incumbent.computes is None:
+            incumbent.raise_bound(Bound(math.inf, Scope.FRONTIER))
+        elif outcome.bound is not None:
+            bound = safe_bound(incumbent.graph, outcome.bound * model.stated.cost_scale)
+            incumbent.raise_bound(Bound(bound, Scope.FRONTIER))
+        return False
+
+
+@dataclass(slots=True)
+class Merging(Engine):
+    """Solves over the steps in a pool.
+
+    Attributes:
+        most: Most steps to merge; adapts to what the solver finishes in its time.
+        done: The steps of the last merge that the solver finished; without new steps there is nothing to do.
+        crowded: Adds schedules to the pool that cost no more than the bound but may exceed the budget.
+        crowded_s: Seconds for its next turn; doubles while it is too short.
+        pool: Where other engines put their schedules.
+    """
+
+    uses_solver: ClassVar[bool] = True
+
+    most: int = _FIRST_STEPS
+    done: frozenset[tuple[int, int]] = frozenset()
+    crowded: CrowdedStages | None = None
+    crowded_s: float = _CUT_S
+
+    pool: Pool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Create the pool that other engines fill."""
+        self.pool = self.incumbent.pool = self.incumbent.pool or Pool(self.incumbent.graph)
+
+    def work(self, *, merging: bool = True) -> bool:
+        """Solve for one more crowded stage and merge, once.
+
+        Args:
+            merging: Whether to merge too: where nothing of the class is cheaper, only the bound can gain.
+        """
+        before = self.incumbent.cost
+        self.cut()
+        if merging:
+            self.merge()
+        return self.incumbent.cost < before
+
+    def cut(self) -> None:
+        """Solve for one more crowded stage: for a better bound, and for recomputations to merge."""
+        if self.incumbent.over():
+            return
+        if self.crowded is None:
+            self.crowded = crowded_stages(self.incumbent)
+        control = self.incumbent.step(self.crowded_s, _CUT_SHARE)
+        computes = self.crowded.run(control)
+        if computes is not None:
+            self.pool.add(computes)
+        elif control.out_of_time():
+            self.crowded_s *= 2
+
+    def _beside(self, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """For every node of ``steps`` the stages of its readers, where it may be recomputed instead."""
+        graph = self.incumbent.graph
+        nodes = sorted({node for _, node in steps})
+        return [(t, i) for i in nodes for v in graph.values_of(i) for t in graph.readers[v]]
+
+    def merge(self) -> bool:
+        """Merge once; whether the incumbent got cheaper."""
+        steps = self.pool.latest(self.most)
+        if self.incumbent.over() or self.done.issuperset(steps):
+            return False
+        before, graph = self.incumbent.cost, closed(self.incumbent.graph)
+        control = self.incumbent.step(_MERGE_S, 0.3)
+        support = widened(graph, ((),) * len(graph.nodes), (*steps, *self._beside(steps)))
+        model = Retention.over(self.incumbent, None, support=support)
+        outcome = model.solve(control)
+        if outcome is not None and outcome.termination in {Termination.OPTIMAL, Termination.INFEASIBLE}:
+            self.done = frozenset(steps)
+            # Finished in less than half its time: twice as many steps should fit.
+            remaining = control.remaining_s() or 0.0
+            self.most = min(_MOST_STEPS, self.most * 2 if remaining > _MERGE_S / 2 else self.most * 5 // 4)
+        elif control.out_of_time():
+            self.most = max(_FEWEST_STEPS, self.most * 4 // 5)
+        return self.incumbent.cost < before
