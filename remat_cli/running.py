@@ -1,4 +1,7 @@
-"""Long work in a thread of its own, so that deadlines and Ctrl-C take effect even while it is busy in C code."""
+"""Long work in a thread of its own, so that deadlines and Ctrl-C take effect even while it is busy in C code.
+
+Also what the machine gives to work: cores, and what an error says has run out.
+"""
 
 from __future__ import annotations
 
@@ -125,6 +128,13 @@ def interrupt(number: int, frame: FrameType | None) -> NoReturn:
     with contextlib.suppress(RuntimeError):  # no more threads
         threading.Thread(target=insist, name="remat-interrupted", daemon=True).start()
     raise KeyboardInterrupt
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: fewer than the machine has where a container or ``taskset`` says so."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def shortage(error: BaseException) -> str:

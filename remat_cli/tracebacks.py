@@ -29,9 +29,9 @@ def door(function: Callable[P, R]) -> Callable[P, R]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except RematError as error:
-            found = shortened(error)
-        raise found
+        except RematError as raised:
+            error = shortened(raised)
+        raise error
 
     return guarded
 

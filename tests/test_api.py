@@ -56,7 +56,18 @@ def test_a_check_loads_no_search(tmp_path: Path) -> None:
     loaded = {name for name in shown.stdout.split() if name.startswith(("remat_cli.", "pyomo", "numpy", "rich"))}
     assert "remat_cli.plan.check" in loaded
     assert {name.split(".")[1] for name in loaded if "." in name} <= {
-        *("api", "brief", "errors", "files", "graph", "plan", "printable", "registry", "standard_output", "tolerances"),
+        *(
+            "api",
+            "errors",
+            "files",
+            "graph",
+            "plan",
+            "printable",
+            "registry",
+            "short_repr",
+            "standard_output",
+            "tolerances",
+        ),
         *("tracebacks", "units", "version"),
     }
 

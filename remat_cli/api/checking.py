@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from remat_cli.api.reading import Source, as_graph, as_plan
+from remat_cli.api.documents import Source, as_graph, as_plan
 from remat_cli.errors import UsageError, wrong_type
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph

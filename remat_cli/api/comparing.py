@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 
 from remat_cli.api.arguments import as_number, as_path, as_text
-from remat_cli.api.reading import Source, as_graph
+from remat_cli.api.documents import Source, as_graph
 from remat_cli.errors import wrong_type
 from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import Comparison, Row

@@ -1,24 +1,179 @@
-"""Reads and writes graphs and plans, as the command line does with ``GRAPH``, ``PLAN`` and ``-o``."""
+"""Reads and writes graphs and plans, which may be given as an object, a path, a document or an open file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from remat_cli.api.arguments import as_path
-from remat_cli.api.reading import Source, as_graph, as_plan
-from remat_cli.errors import wrong_type
-from remat_cli.files import write_text
-from remat_cli.graph import io as graphs
-from remat_cli.graph.document import format_of
+from remat_cli.errors import InputError, Problem, UsageError, Worded, wrong_type
+from remat_cli.files import decoded, read_text, write_text
+from remat_cli.graph.document import Document, format_of, parse_document
+from remat_cli.graph.io import document_text, graph_from_document, graph_to_document
 from remat_cli.graph.model import Graph
-from remat_cli.plan import io as plans
+from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, is_node_link
+from remat_cli.plan.io import dump_plan, plan_from_document
 from remat_cli.plan.model import Plan
+from remat_cli.registry import suggestion
 from remat_cli.tracebacks import door
 
 if TYPE_CHECKING:
     from remat_cli.planning.solved import Solved
+
+_FOREIGN = re.compile(r"(?:\s|#[^\n]*\n|//[^\n]*\n|Creator[^\n]*\n)*(?:strict\s+)?(?:di)?graph\b[^:\[{]*([\[{])")
+"""The beginning of DOT or GML, up to the bracket that tells which."""
+_NODE_LINK = "read it with networkx, and write json.dumps(networkx.node_link_data(graph)) or GraphML"
+
+_NOT_NODE_LINK = "is for node-link graphs, but this is not one"
+
+Source = str | PathLike[str] | Mapping[str, Any] | IO[str] | IO[bytes]
+"""A document: its path (``-`` for standard input), its data, or a file open for reading."""
+
+
+def as_graph(given: Graph | Source, argument: str = "graph", keys: str | Mapping[str, str] | None = None) -> Graph:
+    """The graph that an argument of a function stands for.
+
+    Raises:
+        InputError, UsageError: If it is of another type, or the document or the keys are invalid.
+    """
+    if isinstance(given, Graph):
+        return given
+    return graph_of(document_of(given, argument, "a graph, or the path or the data of one"), keys)
+
+
+def as_plan(given: Plan | Solved | Source, argument: str = "plan") -> Plan:
+    """The plan that an argument of a function stands for: a plan, the result of a search, or a document.
+
+    Raises:
+        InputError, UsageError: If it is of another type, or the document is invalid.
+    """
+    found: Any = getattr(given, "plan", given)  # what a search returned; its class is not imported for a check
+    if isinstance(found, Plan):
+        return found
+    return plan_from_document(document_of(found, argument, "a plan, or the path or the data of one"))
+
+
+def document_of(given: Source, argument: str, expected: str = "a path or a document") -> Document:
+    """The document that an argument of a function stands for: a path, a mapping or an open file.
+
+    Raises:
+        InputError, UsageError: If it is of another type, or not well-formed.
+    """
+    if isinstance(given, str | PathLike):
+        return read_source(as_path(given, argument))
+    if isinstance(given, Mapping):
+        return _checked_data(given, argument)
+    if not callable(getattr(given, "read", None)):
+        torch = sys.modules.get("torch")  # nothing is a module of it before it is imported
+        module = torch is not None and isinstance(given, torch.nn.Module)
+        hint = "fit(module, batch, budget) plans a module, and export_torch makes a graph of one" if module else ""
+        raise wrong_type(argument, given, expected, hint=hint)
+    text, name = given.read(), getattr(given, "name", None)
+    source = name if isinstance(name, str) else f"<{argument}>"
+    if not isinstance(text, str | bytes):
+        raise wrong_type(argument, given, expected)
+    return parse_source(decoded(text, source) if isinstance(text, bytes) else text, source)
+
+
+def _checked_data(data: Mapping[str, Any], argument: str) -> Document:
+    """The document with this data, which has to pass all checks that a file has to pass."""
+    source = f"<{argument}>"
+    try:
+        text = json.dumps(dict(data), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:  # an object that is no JSON, a NaN, a circle
+        problem = Problem(f"not a document: {error}", hint="a document has texts, numbers, lists and mappings")
+        raise InputError(source, [problem]) from None
+    return Document(source, parse_document(text, source, "json").data)  # without the text, whose lines nobody wrote
+
+
+def read_graph(path: str, keys: str | None) -> Graph:
+    """The graph in ``path``; ``keys`` (``cost=weight,memory=size``) names the attributes of a node-link document.
+
+    Raises:
+        InputError, UsageError: If the file or the keys are invalid.
+    """
+    return graph_of(read_source(path), keys)
+
+
+def read_source(path: str) -> Document:
+    """The document in ``path``; GraphML becomes node-link data.
+
+    Raises:
+        InputError: If the file cannot be read, or is not well-formed.
+        UsageError: If the file is a model.
+    """
+    if path.lower().endswith((".onnx", ".pt2")):
+        raise UsageError(
+            f"{path} is a model, not a graph", hint=f"make a graph of it: remat convert {path} -o graph.json"
+        )
+    return parse_source(*read_text(path))
+
+
+def parse_source(text: str, source: str) -> Document:
+    """The document in ``text``, from a file that messages call ``source``; GraphML becomes node-link data.
+
+    Raises:
+        InputError: If it is not well-formed.
+    """
+    foreign = _FOREIGN.match(text)
+    if foreign is not None:
+        name = "DOT" if foreign[1] == "{" else "GML"
+        raise InputError(source, [Problem(f"this is {name}, which remat does not read", line=1, hint=_NODE_LINK)])
+    if not is_xml(text, source):
+        return parse_document(text, source, format_of(source))
+    from remat_cli.frontends.graphml import graphml_document
+
+    return graphml_document(text, source)
+
+
+def is_xml(text: str, source: str) -> bool:
+    """Whether to read ``text`` as GraphML: its file has that suffix, or it starts as XML does."""
+    return source.lower().endswith(".graphml") or text.lstrip("\ufeff \t\r\n")[:1] == "<"
+
+
+def graph_of(document: Document, keys: str | Mapping[str, str] | None) -> Graph:
+    """The graph in ``document``, which is a graph document or node-link JSON."""
+    if is_node_link(document):
+        return graph_from_node_link(document, NodeLinkKeys() if keys is None else node_link_keys(keys))
+    for field, name in (("adjacency", "adjacency"), ("elements", "Cytoscape")):
+        if field in document.data and "schema" not in document.data:
+            raise document.error("", f"this is {name} JSON of networkx, which remat does not read", _NODE_LINK)
+    if keys is not None:
+        raise UsageError(Worded(f"keys {_NOT_NODE_LINK}", f"--keys {_NOT_NODE_LINK}"), hint="leave it out")
+    return graph_from_document(document)
+
+
+def node_link_keys(given: str | Mapping[str, str]) -> NodeLinkKeys:
+    """The mapping that ``key=name,...``, or a mapping from keys to names, describes."""
+    known = [f.name for f in fields(NodeLinkKeys)]
+    chosen: dict[str, str] = {}
+    for item, key, name in _pairs(given):
+        if not isinstance(name, str) or not name:
+            raise UsageError(_keys(f'"{item}" is not key=name'), hint="write it like cost=weight,memory=size")
+        if key not in known:
+            hint = suggestion(str(key), known) or f"known: {', '.join(known)}"
+            raise UsageError(_keys(f'there is no key "{key}"'), hint=hint)
+        chosen[key] = name
+    return NodeLinkKeys(**chosen)
+
+
+def _keys(message: str) -> Worded:
+    return Worded(f"keys: {message}", f"--keys: {message}")
+
+
+def _pairs(given: str | Mapping[str, str]) -> Iterable[tuple[str, str, str]]:
+    """Each pair of keys as it was written, and its two parts."""
+    if isinstance(given, Mapping):
+        return [(f"{key}={name}", key, name) for key, name in given.items()]
+    if not isinstance(given, str):
+        raise wrong_type("keys", given, 'text such as "cost=weight", or a mapping')
+    pairs = ((item, *item.partition("=")[::2]) for item in given.split(","))
+    return [(item, key.strip(), name.strip()) for item, key, name in pairs]
 
 
 @door
@@ -77,7 +232,7 @@ def save_graph(graph: Graph, path: str | PathLike[str]) -> None:
     if not isinstance(graph, Graph):
         raise wrong_type("graph", graph, "a graph")
     target = as_path(path)
-    write_text(target, graphs.document_text(graphs.graph_to_document(graph), format_of(target) or "json"))
+    write_text(target, document_text(graph_to_document(graph), format_of(target) or "json"))
 
 
 @door
@@ -90,4 +245,4 @@ def save_plan(plan: Plan | Solved, path: str | PathLike[str]) -> None:
         UsageError: If the file cannot be written.
     """
     target = as_path(path)
-    write_text(target, plans.dump_plan(as_plan(plan), format_of(target) or "json"))
+    write_text(target, dump_plan(as_plan(plan), format_of(target) or "json"))

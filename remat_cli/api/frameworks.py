@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.api.arguments import as_text, as_whole
-from remat_cli.api.reading import Source, as_graph, as_plan
+from remat_cli.api.documents import Source, as_graph, as_plan
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
 from remat_cli.tracebacks import door

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.api.arguments import as_text, as_training_budget, options_of
+from remat_cli.api.documents import as_plan
 from remat_cli.api.fitting import TIME_LIMIT_S, CachedPlanner, plan_folder
-from remat_cli.api.reading import as_plan
 from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.capturing.costs import cost_model
 from remat_cli.frontends.torch.inductor.partitioner import Partitioner, settings_with

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.api.arguments import as_path, as_whole
-from remat_cli.api.reading import Source, document_of, graph_of
-from remat_cli.errors import UsageError, on_command_line, wrong_type
+from remat_cli.api.documents import Source, document_of, graph_of
+from remat_cli.errors import UsageError, wrong_type
 from remat_cli.extras import require_drawing
 from remat_cli.files import write_bytes, write_text
 from remat_cli.graph.document import kind_of
 from remat_cli.graph.model import Graph
+from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import Report, check
 from remat_cli.plan.comparison import Comparison
 from remat_cli.plan.difference import Difference, beyond
@@ -22,14 +23,22 @@ from remat_cli.plan.io import plan_from_document
 from remat_cli.plan.linked import Linked
 from remat_cli.plan.model import Plan
 from remat_cli.plan.worth import Worth
+from remat_cli.reports.batches import batch_text
+from remat_cli.reports.comparison import comparison_text, linked_text
+from remat_cli.reports.curve import CurveRow, curve_text
+from remat_cli.reports.diff import diff_text
+from remat_cli.reports.explanation import explanation_text
+from remat_cli.reports.graph import graph_text
+from remat_cli.reports.plan import plan_text
 from remat_cli.reports.style import Style
+from remat_cli.reports.timeline import plan_show
+from remat_cli.reports.worth import worth_text
 from remat_cli.tracebacks import door
 
 if TYPE_CHECKING:
     from remat_cli.planning.curve import Curve
     from remat_cli.planning.max_batch import MaxBatch
     from remat_cli.planning.solved import Solved
-    from remat_cli.reports.curve import CurveRow
 
     Described = (
         Graph | Plan | Solved | Report | Curve | MaxBatch | Comparison | Linked | Worth | Difference | Explanation
@@ -121,61 +130,35 @@ def text_of(shown: Any, style: Style) -> str:
     Raises:
         UsageError: If it is nothing that can be described.
     """
-    if isinstance(shown, Graph):
-        from remat_cli.graph.summary import summarize
-        from remat_cli.reports.graph import graph_text
-
-        return graph_text(summarize(shown), style)
-    if isinstance(shown, Plan):
-        from remat_cli.reports.timeline import plan_show
-
-        return plan_show(check(shown), shown, style)
-    if isinstance(shown, Report):
-        from remat_cli.reports.plan import plan_text
-
-        return plan_text(shown, style, checking=True)
-    if isinstance(shown, Comparison):
-        from remat_cli.reports.comparison import comparison_text
-
-        return comparison_text(shown, style)
-    if isinstance(shown, Linked):
-        from remat_cli.reports.comparison import linked_text
-
-        return linked_text(shown, style)
-    if isinstance(shown, Worth):
-        from remat_cli.reports.worth import worth_text
-
-        return worth_text(shown, style)
-    if isinstance(shown, Explanation):
-        from remat_cli.reports.explanation import explanation_text
-
-        return explanation_text(shown, style)
-    if isinstance(shown, Difference):
-        from remat_cli.reports.diff import diff_text
-
-        return diff_text(shown, beyond(shown), style)
-    return _search_text(shown, style)
+    text = _TEXTS.get(type(shown)) or _search_texts().get(type(shown))
+    if text is None:
+        raise wrong_type("shown", shown, "a graph, a plan, or a result")
+    return text(shown, style)
 
 
-def _search_text(shown: Any, style: Style) -> str:
-    """The same for the result of a search, whose classes take long to import."""
+_TEXTS: dict[type, Callable[[Any, Style], str]] = {
+    Graph: lambda graph, style: graph_text(summarize(graph), style),
+    Plan: lambda plan, style: plan_show(check(plan), plan, style),
+    Report: lambda report, style: plan_text(report, style, checking=True),
+    Comparison: comparison_text,
+    Linked: linked_text,
+    Worth: worth_text,
+    Explanation: explanation_text,
+    Difference: lambda difference, style: diff_text(difference, beyond(difference), style),
+}
+
+
+def _search_texts() -> dict[type, Callable[[Any, Style], str]]:
+    """The same for the results of searches, whose classes take long to import."""
     from remat_cli.planning.curve import Curve
     from remat_cli.planning.max_batch import MaxBatch
     from remat_cli.planning.solved import Solved
 
-    if isinstance(shown, Solved):
-        from remat_cli.reports.plan import plan_text
-
-        return plan_text(shown.report, style, run=shown.plan.run, ending=shown.ending)
-    if isinstance(shown, Curve):
-        from remat_cli.reports.curve import curve_text
-
-        return curve_text(shown.graph, curve_rows(shown), style, shown.outcome, shown.wall_s)
-    if isinstance(shown, MaxBatch):
-        from remat_cli.reports.batches import batch_text
-
-        return batch_text(shown.facts(), shown.graph, style)
-    raise wrong_type("shown", shown, "a graph, a plan, or a result")
+    return {
+        Solved: lambda solved, style: plan_text(solved.report, style, run=solved.plan.run, ending=solved.ending),
+        Curve: lambda curve, style: curve_text(curve.graph, curve_rows(curve), style, curve.outcome, curve.wall_s),
+        MaxBatch: lambda answer, style: batch_text(answer.facts(), answer.graph, style),
+    }
 
 
 def page_of(shown: Any, made_by: str, *, cdn: bool = False) -> str:
@@ -186,34 +169,29 @@ def page_of(shown: Any, made_by: str, *, cdn: bool = False) -> str:
     """
     require_drawing("html")
     shown = getattr(shown, "plan", shown)  # what a search returned
-    if isinstance(shown, Plan):
-        from remat_cli.reports.web.plan import plan_page
+    page = _pages().get(type(shown))
+    if page is None:
+        raise wrong_type("shown", shown, "a graph, a plan, a comparison, a curve or a worth")
+    return page(shown, made_by, cdn=cdn)
 
-        return plan_page(check(shown), shown, made_by, cdn=cdn)
-    if isinstance(shown, Graph):
-        from remat_cli.graph.summary import summarize
-        from remat_cli.reports.web.graph import graph_page
 
-        return graph_page(shown, summarize(shown), made_by, cdn=cdn)
-    if isinstance(shown, Comparison):
-        from remat_cli.reports.web.comparison import comparison_page
-
-        return comparison_page(shown, made_by, cdn=cdn)
-    if isinstance(shown, Linked):
-        from remat_cli.reports.web.comparison import linked_page
-
-        return linked_page(shown, made_by, cdn=cdn)
-    if isinstance(shown, Worth):
-        from remat_cli.reports.web.worth import worth_page
-
-        return worth_page(shown, made_by, cdn=cdn)
+def _pages() -> dict[type, Callable[..., str]]:
+    """What makes pages, by what they show."""
     from remat_cli.planning.curve import Curve
+    from remat_cli.reports.web.comparison import comparison_page, linked_page
+    from remat_cli.reports.web.curve import curve_page
+    from remat_cli.reports.web.graph import graph_page
+    from remat_cli.reports.web.plan import plan_page
+    from remat_cli.reports.web.worth import worth_page
 
-    if isinstance(shown, Curve):
-        from remat_cli.reports.web.curve import curve_page
-
-        return curve_page(shown.graph, curve_rows(shown), made_by, cdn=cdn)
-    raise wrong_type("shown", shown, "a graph, a plan, a comparison, a curve or a worth")
+    return {
+        Plan: lambda plan, made_by, *, cdn: plan_page(check(plan), plan, made_by, cdn=cdn),
+        Graph: lambda graph, made_by, *, cdn: graph_page(graph, summarize(graph), made_by, cdn=cdn),
+        Comparison: comparison_page,
+        Linked: linked_page,
+        Worth: worth_page,
+        Curve: lambda curve, made_by, *, cdn: curve_page(curve.graph, curve_rows(curve), made_by, cdn=cdn),
+    }
 
 
 def figure_of(shown: Any, format: str) -> bytes:
@@ -224,29 +202,26 @@ def figure_of(shown: Any, format: str) -> bytes:
     """
     require_drawing(format)
     shown = getattr(shown, "plan", shown)  # what a search returned
-    if isinstance(shown, Plan):
-        from remat_cli.reports.figures import plan_figure
+    figure = _figures().get(type(shown))
+    if figure is None:
+        raise wrong_type("shown", shown, "a graph, a plan or a comparison")
+    return figure(shown, format)
 
-        return plan_figure(check(shown), shown, format)
-    if isinstance(shown, Graph):
-        from remat_cli.reports.figures import graph_figure
 
-        return graph_figure(shown, format)
-    if isinstance(shown, Comparison):
-        from remat_cli.reports.figures import comparison_figure
+def _figures() -> dict[type, Callable[[Any, str], bytes]]:
+    """What draws figures, by what they show."""
+    from remat_cli.reports.figures import comparison_figure, graph_figure, linked_figure, plan_figure
 
-        return comparison_figure(shown, format)
-    if isinstance(shown, Linked):
-        from remat_cli.reports.figures import linked_figure
-
-        return linked_figure(shown, format)
-    raise wrong_type("shown", shown, "a graph, a plan or a comparison")
+    return {
+        Plan: lambda plan, format: plan_figure(check(plan), plan, format),
+        Graph: graph_figure,
+        Comparison: comparison_figure,
+        Linked: linked_figure,
+    }
 
 
 def curve_rows(curve: Curve) -> list[CurveRow]:
-    """A row for each budget of ``curve``, for a report."""
-    from remat_cli.reports.curve import CurveRow
-
+    """A row for each budget of ``curve``, for a report, in words for Python."""
     return [
         CurveRow(
             point.asked.text,
@@ -254,7 +229,7 @@ def curve_rows(curve: Curve) -> list[CurveRow]:
             point.status.value,
             None if point.solved is None else point.solved.report,
             reason="" if point.refusal is None else point.refusal.message,
-            hint="" if point.refusal is None else on_command_line(point.refusal.hint),
+            hint="" if point.refusal is None else point.refusal.hint,
         )
         for point in curve.points
     ]

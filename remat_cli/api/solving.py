@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from remat_cli.api.arguments import as_number, as_path, as_text, as_whole, options_of
-from remat_cli.api.reading import Source, as_graph
+from remat_cli.api.documents import Source, as_graph
 from remat_cli.control import Progress
 from remat_cli.errors import UsageError, Worded, wrong_type
 from remat_cli.files import require_writable

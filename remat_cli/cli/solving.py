@@ -8,14 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.api.reading import graph_of, read_source
+from remat_cli.api.documents import graph_of, read_source
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.output_files import document_format, plan_path, replaced
 from remat_cli.cli.progress import ProgressLine, showing
 from remat_cli.cli.session import current
 from remat_cli.control import Control
-from remat_cli.cores import usable_cores
-from remat_cli.errors import ExitCode, Interrupted, UsageError
+from remat_cli.errors import ExitCode, Interrupted, UsageError, on_command_line
 from remat_cli.files import require_writable, write_text
 from remat_cli.graph.document import kind_of
 from remat_cli.graph.model import Graph
@@ -28,7 +27,7 @@ from remat_cli.planning.solving import solve
 from remat_cli.reports.curve import CurveRow, curve_csv, curve_json, curve_text
 from remat_cli.reports.documents import report_json
 from remat_cli.reports.plan import plan_text
-from remat_cli.running import interruptible
+from remat_cli.running import interruptible, usable_cores
 from remat_cli.units import Budget, format_bytes, format_percent
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ def _write_plans(curve: Curve, pattern: str, out: Output) -> list[CurveRow]:
     rows = []
     for point, row in zip(curve.points, curve_rows(curve), strict=True):
         if point.solved is None:
-            rows.append(row)
+            rows.append(replace(row, reason=on_command_line(row.reason), hint=on_command_line(row.hint)))
             continue
         path = plan_path(pattern, point.asked.text)
         out.write(path, dump_plan(point.solved.plan, document_format(path)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from remat_cli.brief import Brief
+from remat_cli.short_repr import ShortRepr
 from remat_cli.units import format_bytes, format_cost
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Graph(Brief):
+class Graph(ShortRepr):
     """A directed acyclic graph of nodes in execution order (n nodes, V values).
 
     Attributes:
@@ -117,7 +117,7 @@ class Graph(Brief):
         object.__setattr__(self, "total_cost", math.fsum(node.cost for node in self.nodes))
         object.__setattr__(self, "_derived", {})
 
-    def _brief(self) -> dict[str, str]:
+    def _facts(self) -> dict[str, str]:
         return {
             "graph": self.name,
             "nodes": f"{len(self.nodes):,}",

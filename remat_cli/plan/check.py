@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from remat_cli.brief import Brief
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
 from remat_cli.plan.host import Host
 from remat_cli.plan.model import Claim, ClaimStatus, Compute, Plan
 from remat_cli.plan.replay import Finding, Replay, Severity, replay
+from remat_cli.short_repr import ShortRepr
 from remat_cli.tolerances import SAME_COST, SAME_GAP
 from remat_cli.units import format_bytes, format_cost, format_percent
 
@@ -33,7 +33,7 @@ class Resident:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(Brief):
+class Report(ShortRepr):
     """The replayed facts of a plan, and the claims of the strategy that made it.
 
     Attributes:
@@ -99,7 +99,7 @@ class Report(Brief):
         cost = self.replay.time
         return max(0.0, (cost - self.claim.lower_bound) / cost) if cost > 0 else 0.0
 
-    def _brief(self) -> dict[str, str]:
+    def _facts(self) -> dict[str, str]:
         fits = "invalid" if not self.valid else "fits" if self.within_budget else "over budget"
         return {
             "graph": self.graph.name,

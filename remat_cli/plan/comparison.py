@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from remat_cli.brief import Brief
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
+from remat_cli.short_repr import ShortRepr
 from remat_cli.tolerances import SAME_COST
 
 _WIDE = frozenset({Scope.ANY_ORDER.value, Scope.DOCUMENT_ORDER.value})
@@ -171,7 +171,7 @@ _FITS: dict[str, Callable[[Any], bool]] = {
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Comparison(Brief):
+class Comparison(ShortRepr):
     """Rows for all strategies and budgets on one graph.
 
     Attributes:
@@ -192,7 +192,7 @@ class Comparison(Brief):
     rows: tuple[Row, ...]
     interrupted: bool = False
 
-    def _brief(self) -> dict[str, str]:
+    def _facts(self) -> dict[str, str]:
         return {
             "graph": self.graph.name,
             "nodes": f"{len(self.graph.nodes):,}",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from remat_cli.brief import Brief
 from remat_cli.plan.comparison import Comparison
 from remat_cli.plan.host import Host
+from remat_cli.short_repr import ShortRepr
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Linked(Brief):
+class Linked(ShortRepr):
     """A comparison for each link, all with the same strategies and budgets.
 
     Attributes:
@@ -23,7 +23,7 @@ class Linked(Brief):
     comparisons: tuple[Comparison, ...]
     interrupted: bool = False
 
-    def _brief(self) -> dict[str, str]:
+    def _facts(self) -> dict[str, str]:
         return {"graph": self.comparisons[0].graph.name, "links": ", ".join(name for name, _ in self.links)}
 
     @property

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from remat_cli.brief import Brief
 from remat_cli.graph.model import Graph
 from remat_cli.plan.host import Host
+from remat_cli.short_repr import ShortRepr
 from remat_cli.units import format_bytes, format_cost, format_percent
 
 
@@ -153,7 +153,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Plan(Brief):
+class Plan(ShortRepr):
     """A self-contained execution plan.
 
     Attributes:
@@ -187,7 +187,7 @@ class Plan(Brief):
         """Whether any value is copied to the host or back."""
         return any(isinstance(statement, COPIES) for statement in self.statements)
 
-    def _brief(self) -> dict[str, str]:
+    def _facts(self) -> dict[str, str]:
         return {
             "graph": self.graph.name,
             "nodes": f"{len(self.graph.nodes):,}",

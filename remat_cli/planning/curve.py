@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from remat_cli.brief import Brief
 from remat_cli.control import Control, Ending, Outcome, Progress
 from remat_cli.errors import Infeasible, RematError, SolverFailed
 from remat_cli.graph.analysis import no_remat_peak
@@ -22,6 +21,7 @@ from remat_cli.planning.refusals import no_plan, refuse_impossible
 from remat_cli.planning.solution_pool import SolutionPool
 from remat_cli.planning.solved import Solved, replayed
 from remat_cli.running import interruptible
+from remat_cli.short_repr import ShortRepr
 from remat_cli.strategies.base import NotFound, Task
 from remat_cli.tolerances import NOTHING_LEFT
 from remat_cli.units import Budget, as_budgets, format_bytes, format_cost, format_duration
@@ -76,7 +76,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Curve(Brief):
+class Curve(ShortRepr):
     """The cheapest plans found for several budgets. Neither costs nor bounds rise with the budget.
 
     Attributes:
@@ -95,7 +95,7 @@ class Curve(Brief):
         """The points of which it is not known whether there is a plan, or a cheaper one."""
         return tuple(p for p in self.points if p.status in (PointStatus.FEASIBLE, PointStatus.UNKNOWN))
 
-    def _brief(self) -> dict[str, str]:
+    def _facts(self) -> dict[str, str]:
         return {
             "graph": self.graph.name,
             "nodes": f"{len(self.graph.nodes):,}",
@@ -104,7 +104,7 @@ class Curve(Brief):
             "search": f"{self.outcome.value} after {format_duration(self.wall_s)}",
         }
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _table_rows(self) -> list[tuple[str, ...]]:
         return [("budget", "peak", "cost", "result"), *(point.cells() for point in self.points)]
 
 

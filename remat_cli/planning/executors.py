@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 from remat_cli.control import Control
-from remat_cli.cores import usable_cores
 from remat_cli.errors import (
     Infeasible,
     Interrupted,
@@ -27,6 +26,7 @@ from remat_cli.planning.cluster.dask import connected, held
 from remat_cli.planning.options import Limits
 from remat_cli.planning.processes import in_processes
 from remat_cli.planning.solving import solve
+from remat_cli.running import usable_cores
 from remat_cli.solvers.registry import usable_solver
 from remat_cli.units import Budget
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from remat_cli.brief import Brief
 from remat_cli.control import Ending, Outcome
 from remat_cli.errors import InvalidStrategyPlan
 from remat_cli.plan.check import Report, check
@@ -19,6 +18,7 @@ from remat_cli.plan.model import Claim, ClaimStatus, Copies, PeakClaim, Plan, St
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import OPTIMAL_GAP
 from remat_cli.planning.refusals import over_budget
+from remat_cli.short_repr import ShortRepr
 from remat_cli.spec import format_spec, options_of
 from remat_cli.strategies.base import Found, StageRecord, Strategy, Task
 from remat_cli.strategies.bounds import telling
@@ -29,7 +29,7 @@ from remat_cli.version import __version__
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Solved(Brief):
+class Solved(ShortRepr):
     """A plan, the report of its replay, and how the search ended.
 
     Attributes:
@@ -51,8 +51,8 @@ class Solved(Brief):
         """How the search ended, without a solver's message."""
         return self.ending.outcome
 
-    def _brief(self) -> dict[str, str]:
-        return {**self.report._brief(), "search": f"{self.ending} after {format_duration(self.wall_s)}"}
+    def _facts(self) -> dict[str, str]:
+        return {**self.report._facts(), "search": f"{self.ending} after {format_duration(self.wall_s)}"}
 
 
 def replayed(

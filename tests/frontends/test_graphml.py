@@ -6,7 +6,7 @@ from pathlib import Path
 import networkx
 import pytest
 
-from remat_cli.api.reading import read_graph
+from remat_cli.api.documents import read_graph
 from remat_cli.cli.main import run
 from remat_cli.errors import InputError
 from remat_cli.frontends.graphml import graphml_document

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from remat_cli.api.checking import check as judged
-from remat_cli.api.reading import read_graph
+from remat_cli.api.documents import read_graph
 from remat_cli.cli import params
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.output_files import report_format

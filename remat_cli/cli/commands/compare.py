@@ -11,13 +11,12 @@ from typing import Any
 
 import click
 
-from remat_cli.api.reading import read_graph
+from remat_cli.api.documents import read_graph
 from remat_cli.api.showing import FIGURES, figure_of, page_of, text_of
 from remat_cli.cli import params, search_options
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.output_files import refuse_terminal, report_format
 from remat_cli.cli.session import current
-from remat_cli.cores import usable_cores
 from remat_cli.errors import ExitCode, UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import Comparison, Row
@@ -26,6 +25,7 @@ from remat_cli.planning.comparison_results import unused_rows
 from remat_cli.planning.options import Limits
 from remat_cli.printable import printable
 from remat_cli.reports.comparison import comparison_csv, comparison_json, linked_csv, linked_json
+from remat_cli.running import usable_cores
 from remat_cli.units import Budget, format_duration, format_percent
 
 _FORMATS = ("text", "json", "csv", "html", "svg", "png")

@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 import click
 
-from remat_cli.api.reading import graph_of, node_link_keys, read_source
+from remat_cli.api.documents import graph_of, node_link_keys, read_source
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.cli.output_files import output_format

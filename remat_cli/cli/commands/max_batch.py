@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from remat_cli.api.reading import read_graph
+from remat_cli.api.documents import read_graph
 from remat_cli.cli import params, search_options
 from remat_cli.cli.output import Output
 from remat_cli.cli.output_files import report_format

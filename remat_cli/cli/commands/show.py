@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from remat_cli.api.reading import graph_of, read_source
+from remat_cli.api.documents import graph_of, read_source
 from remat_cli.api.showing import FIGURES, figure_of, page_of, text_of
 from remat_cli.cli import params
 from remat_cli.cli.output import Output

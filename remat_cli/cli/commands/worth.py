@@ -7,18 +7,18 @@ from typing import Any
 
 import click
 
-from remat_cli.api.reading import read_graph
+from remat_cli.api.documents import read_graph
 from remat_cli.api.showing import page_of
 from remat_cli.cli import params, search_options
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.output_files import report_format
 from remat_cli.cli.session import current
-from remat_cli.cores import usable_cores
 from remat_cli.errors import ExitCode
 from remat_cli.plan.comparison import Row
 from remat_cli.planning.options import Limits
 from remat_cli.printable import printable
 from remat_cli.reports.worth import worth_csv, worth_json, worth_text
+from remat_cli.running import usable_cores
 from remat_cli.units import Budget, format_duration
 
 _FORMATS = ("text", "json", "csv", "html")

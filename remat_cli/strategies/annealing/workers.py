@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from remat_cli.cores import usable_cores
 from remat_cli.plan.matrices import straightened
+from remat_cli.running import usable_cores
 from remat_cli.strategies.engine import Engine
 from remat_cli.tolerances import ROUNDING
 

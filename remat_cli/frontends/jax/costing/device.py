@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from remat_cli.cores import usable_cores
 from remat_cli.files import cache_folder, read_text
 from remat_cli.frontends.jax.installed import device_named
 from remat_cli.frontends.rates import DTYPES, PRODUCT, Curve, Rates, kept_rates, processor, read_rates
+from remat_cli.running import usable_cores
 
 RATES = "REMAT_RATES"
 """Environment variable with a file of rates, which are taken instead of those of the device at hand."""

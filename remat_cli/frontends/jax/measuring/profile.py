@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remat_cli.cores import usable_cores
 from remat_cli.errors import ExecutionFailed
 from remat_cli.frontends.captured.profiling import Timed, facts, groups, host, require_counts, timed, told
 from remat_cli.frontends.jax.document import Place, Step
@@ -17,6 +16,7 @@ from remat_cli.frontends.jax.installed import refuse_libraries, require_present
 from remat_cli.frontends.jax.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.printable import printable
+from remat_cli.running import usable_cores
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,33 +8,33 @@ from html import escape
 from remat_cli.printable import printable
 
 
-class Brief:
+class ShortRepr:
     """Gives a class a ``__repr__`` and a ``_repr_html_`` of a few facts. It has no data of its own."""
 
     __slots__ = ()
 
-    def _brief(self) -> Mapping[str, str]:
+    def _facts(self) -> Mapping[str, str]:
         """The facts by name. The first one says what the object is about, such as the name of its graph."""
         raise NotImplementedError
 
-    def _rows(self) -> Sequence[Sequence[str]]:
+    def _table_rows(self) -> Sequence[Sequence[str]]:
         """The rows of another table for a notebook, the heads of its columns first; none by default."""
         return ()
 
     def __repr__(self) -> str:
-        subject, *others = self._brief().items()
-        line = f"{subject[1]}: {', '.join(f'{name} {fact}' for name, fact in others)}"
+        (_, subject), *facts = self._facts().items()
+        line = f"{subject}: {', '.join(f'{name} {fact}' for name, fact in facts)}"
         # Names from documents may contain line breaks.
         return f"<{type(self).__name__} {printable(line)}>"
 
     def _repr_html_(self) -> str:
-        subject, *others = self._brief().items()
-        tables = [[(type(self).__name__, subject[1]), *others], self._rows()]
-        return "".join(_table(rows) for rows in tables if rows)
+        (_, subject), *facts = self._facts().items()
+        tables = [[(type(self).__name__, subject), *facts], self._table_rows()]
+        return "".join(_html_table(rows) for rows in tables if rows)
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def _html_table(rows: Sequence[Sequence[str]]) -> str:
     head, *body = rows
-    lines = [("th", head), *(("td", cells) for cells in body)]
-    told = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) for tag, cells in lines)
-    return f"<table>{''.join(f'<tr>{cells}</tr>' for cells in told)}</table>"
+    tagged = [("th", head), *(("td", cells) for cells in body)]
+    lines = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) for tag, cells in tagged)
+    return f"<table>{''.join(f'<tr>{cells}</tr>' for cells in lines)}</table>"
