@@ -63,6 +63,12 @@ def test_every_page_can_be_reached():
     assert "](docs/README.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_pages_link_to_the_glossary():
+    apart = {"README.md", "glossary.md", "commands.md", "campaigns.md", "configuration.md", "plans-from-others.md"}
+    for page in set(PAGES) - {DOCS / name for name in apart} - {DOCS / "releasing.md"}:
+        assert "](glossary.md" in page.read_text(encoding="utf-8"), f"{page.name} does not say where its words are"
+
+
 def test_figures_are_shown():
     shown = {link for page in PAGES for link in _LINK.findall(page.read_text(encoding="utf-8"))}
     for name in GENERATOR.GENERATED:
