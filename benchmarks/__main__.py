@@ -1,63 +1,92 @@
-"""``python -m benchmarks [NAME ...]``: run benchmarks, keep their results, and rebuild the page."""
+"""``python -m benchmarks [NAME ...]``: run benchmarks, keep their results, and rebuild the pages."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.again import merged
-from benchmarks.frame import NAMES, Benchmark, dump, load, perform, stored
+from benchmarks.frame import APART, NAMES, Benchmark, dump, load, merged, perform, stored
 from benchmarks.machine import ROOT
 from benchmarks.measure import BenchmarkError, MissingInput
-from benchmarks.page import page, section
+from benchmarks.page import own_page, page, section
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     asked = parser.parse_args(arguments)
-    unknown = [name for name in asked.names if name not in NAMES]
+    known = (*NAMES, *APART)
+    unknown = [name for name in asked.names if name not in known]
     if unknown:
-        parser.error(f"there is no benchmark {unknown[0]}; there are {', '.join(NAMES)}")
+        parser.error(f"there is no benchmark {unknown[0]}; there are {', '.join(known)}")
     if asked.list:
-        for name in NAMES:
-            print(f"{name:12}{load(name).title}")
+        for name in known:
+            print(f"{name:18}{load(name).title}")
         return 0
     output: Path | None = asked.output
     if output is None and not asked.quick:
         output = ROOT / "benchmarks"
-    benchmarks = [] if asked.page else [load(name) for name in asked.names or NAMES]
-    for benchmark in benchmarks:
+    names = [] if asked.page else asked.names or NAMES
+    benchmarks = {name: load(name) for name in names}
+    for benchmark in benchmarks.values():
+        if asked.on is not None and asked.on not in benchmark.on:
+            parser.error(f"--on {asked.on} is not for {benchmark.name}")
         if asked.only and not benchmark.rows_have_names:
             parser.error(f"--only is not for {benchmark.name}: its rows have no names")
         if asked.limit is not None and benchmark.limit_s is None:
             parser.error(f"--limit is not for {benchmark.name}")
     failed = False
-    for benchmark in benchmarks:
+    for name, benchmark in benchmarks.items():
+        on = asked.on or next(iter(benchmark.on), "")
         failed |= not run_one(
-            benchmark,
-            output,
+            load(name, on),
+            None if output is None else folder_of(output, name),
             quick=asked.quick,
             graphs=tuple(asked.graphs),
             only=tuple(asked.only),
             limit_s=asked.limit,
+            on=on,
             named=bool(asked.names),
+            resume=asked.resume,
         )
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        results = stored(output / "results")
-        for name, result in results.items():
-            draw_pictures(load(name), result, output / "results")
-        (output / "README.md").write_text(page([load(name) for name in NAMES], results), encoding="utf-8")
+        rebuild(output)
     return 1 if failed else 0
 
 
+def folder_of(output: Path, name: str) -> Path:
+    """The folder of a benchmark below that of all: its results are in ``results`` in there."""
+    return output / name.rpartition(".")[0]
+
+
+def rebuild(output: Path) -> None:
+    """Pages and pictures from the stored results."""
+    output.mkdir(parents=True, exist_ok=True)
+    results = stored(output / "results")
+    for name, result in results.items():
+        draw_pictures(load(name), result, output / "results")
+    (output / "README.md").write_text(page([load(name) for name in NAMES], results), encoding="utf-8")
+    for benchmark, path in apart(output):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        path.with_suffix(".md").write_text(own_page(benchmark, result), encoding="utf-8")
+
+
+def apart(output: Path) -> Iterator[tuple[Benchmark, Path]]:
+    """The benchmarks with pages of their own that have results, and the files of these."""
+    for name in APART:
+        for on in load(name).on or ("",):
+            benchmark = load(name, on)
+            path = folder_of(output, name) / "results" / f"{benchmark.name}.json"
+            if path.is_file():
+                yield benchmark, path
+
+
 def _limited() -> list[str]:
-    return [name for name in NAMES if load(name).limit_s is not None]
+    return [name for name in (*NAMES, *APART) if load(name).limit_s is not None]
 
 
 def _seconds(text: str) -> float:
@@ -72,7 +101,12 @@ def _seconds(text: str) -> float:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run the benchmarks of remat.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which of {', '.join(NAMES)}; all by default")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"which of {', '.join(NAMES)}, which is the default; or, each with a page of its own, {', '.join(APART)}",
+    )
     parser.add_argument("--quick", action="store_true", help="small inputs, one run: shows that a benchmark works")
     parser.add_argument("--list", action="store_true", help="list the benchmarks and stop")
     parser.add_argument("--page", action="store_true", help="run nothing: rebuild the page from the results")
@@ -97,6 +131,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="time for each solve, for benchmarks whose rows all have the same: " + ", ".join(_limited()),
     )
+    parser.add_argument("--on", help="device or framework, for benchmarks that have several; else their first")
+    parser.add_argument("--resume", action="store_true", help="measure only what an interrupted run had not")
     parser.add_argument(
         "--output",
         type=Path,
@@ -124,6 +160,7 @@ def run_one(
     graphs: tuple[Path, ...] = (),
     only: tuple[str, ...] = (),
     limit_s: float | None = None,
+    on: str = "",
     named: bool = True,
     resume: bool = False,
 ) -> bool:
@@ -132,10 +169,11 @@ def run_one(
     Args:
         benchmark: The benchmark.
         output: Folder for results; None to keep none.
-        quick: See :class:`benchmarks.frame.Session`, as for ``graphs``, ``only`` and ``limit_s``.
+        quick: See :class:`benchmarks.frame.Session`, as for ``graphs``, ``only``, ``limit_s`` and ``on``.
         graphs: See ``quick``.
         only: See ``quick``. The rows replace those in the stored result.
         limit_s: See ``quick``.
+        on: See ``quick``.
         named: Whether the user named it: then a missing requirement is a failure.
         resume: See :func:`benchmarks.frame.perform`.
     """
@@ -144,7 +182,14 @@ def run_one(
     try:
         old = _stored(path, quick=quick) if only and path is not None else None
         result = perform(
-            benchmark, quick=quick, partial=partial, graphs=graphs, only=only, limit_s=limit_s, resume=resume
+            benchmark,
+            quick=quick,
+            partial=partial,
+            graphs=graphs,
+            only=only,
+            limit_s=limit_s,
+            on=on,
+            resume=resume,
         )
     except BenchmarkError as error:
         left_out = isinstance(error, MissingInput) and not named

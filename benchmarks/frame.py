@@ -6,9 +6,12 @@ heavy: all measurements run in fresh processes (:mod:`benchmarks.measure`), so a
 A new benchmark is a file and its name in ``NAMES``.
 
 A module may also have ``PICTURES`` and ``draw(rows, folder)``, which draws them from its rows, ``conclude(rows)``,
-which returns the rows with those that sum the others up made anew, and ``LIMIT_S``, the seconds that a cell gets unless
-``--limit`` gives another number. If all tables state the columns that name their rows, single rows can be measured
-again (``--only``, :mod:`benchmarks.again`).
+which returns the rows with those that sum the others up made anew, ``LIMIT_S``, the seconds that a cell gets unless
+``--limit`` gives another number, and ``ON``, the devices or frameworks that it is run on, one at a time. If all tables
+state the columns that name their rows, single rows can be measured again (``--only``, :func:`merged`).
+
+Benchmarks in ``APART`` need hours, or an environment of their own. They are modules ``benchmarks/FOLDER/NAME.py``, run
+when they are named, and have a page beside their results in ``benchmarks/FOLDER/results``.
 
 A row is a mapping from column keys to plain values; ``table`` says which table it belongs to. A time is the mapping
 that :func:`benchmarks.measure.spread` returns. A cell that failed holds None, and another column says why.
@@ -51,7 +54,16 @@ NAMES = (
     "scale",
     "packages",
 )
-"""All benchmarks, in the order in which they run and appear on the page."""
+"""The benchmarks of ``make bench``, in the order in which they run and appear on the page."""
+APART = (
+    "torch.peers",
+    "torch.times",
+    "jax.peaks",
+    "tensorflow.plans",
+    "overheads.steps",
+    "offloading.plans",
+)
+"""Benchmarks with pages of their own."""
 
 Row = dict[str, Any]
 Kind = Literal["text", "seconds", "bytes", "count", "ratio", "number"]
@@ -126,6 +138,7 @@ class Session:
         graphs: Further graph documents to measure, for benchmarks that support it.
         only: Measure the cells whose label contains one of these texts, for benchmarks that support it; empty for all.
         limit_s: Seconds for a cell, if the user gave them.
+        on: The device or framework, for benchmarks that have several.
         done: Labels of cells that an interrupted run has measured already.
         begun: Labels of the cells that this run measures, so far.
     """
@@ -137,6 +150,7 @@ class Session:
     graphs: tuple[Path, ...] = ()
     only: tuple[str, ...] = ()
     limit_s: float | None = None
+    on: str = ""
     done: frozenset[str] = frozenset()
     begun: list[str] = field(default_factory=list)
 
@@ -176,6 +190,7 @@ class Benchmark:
     draw: Callable[[list[Row], Path], None] | None = None
     limit_s: float | None = None
     conclude: Callable[[list[Row]], list[Row]] | None = None
+    on: tuple[str, ...] = ()
 
     @property
     def rows_have_names(self) -> bool:
@@ -183,14 +198,20 @@ class Benchmark:
         return all(table.named_by for table in self.tables)
 
 
-def load(name: str) -> Benchmark:
-    """The benchmark in ``benchmarks/NAME.py``."""
+def load(name: str, on: str = "") -> Benchmark:
+    """The benchmark in ``benchmarks/NAME.py``, or, with a dot in its name, in ``benchmarks/FOLDER/NAME.py``.
+
+    Args:
+        name: Its name.
+        on: One of its devices or frameworks, which then ends its name and its title.
+    """
     module = import_module(f"benchmarks.{name}")
-    title, _, about = (module.__doc__ or "").strip().partition("\n")
+    title, about = described(module.__doc__)
+    stem = name.rpartition(".")[2]
     return Benchmark(
-        name=name,
-        title=title.rstrip("."),
-        about=about.strip(),
+        name=f"{stem}-{on}" if on else stem,
+        title=f"{title} ({on})" if on else title,
+        about=about,
         tables=module.TABLES,
         run=module.run,
         targets=getattr(module, "TARGETS", ()),
@@ -198,7 +219,14 @@ def load(name: str) -> Benchmark:
         draw=getattr(module, "draw", None),
         limit_s=getattr(module, "LIMIT_S", None),
         conclude=getattr(module, "conclude", None),
+        on=getattr(module, "ON", ()),
     )
+
+
+def described(text: str | None) -> tuple[str, str]:
+    """Title and description in the docstring of a benchmark."""
+    title, _, about = (text or "").strip().partition("\n")
+    return title.rstrip("."), about.strip()
 
 
 def perform(
@@ -209,6 +237,7 @@ def perform(
     graphs: tuple[Path, ...] = (),
     only: tuple[str, ...] = (),
     limit_s: float | None = None,
+    on: str = "",
     resume: bool = False,
 ) -> dict[str, Any]:
     """Run ``benchmark``; returns its rows, with the time, machine and versions of the measurement.
@@ -220,6 +249,7 @@ def perform(
         graphs: See :class:`Session`.
         only: See :class:`Session`.
         limit_s: See :class:`Session`.
+        on: See :class:`Session`.
         resume: Take the rows and labels in ``partial``, if it is there, and measure only the other cells.
 
     Raises:
@@ -240,7 +270,7 @@ def perform(
     started_s = time.monotonic()
     load = Load.now()
     with tempfile.TemporaryDirectory(prefix="remat-bench-") as folder:
-        session = Session(quick, Path(folder), said, kept, graphs, only, limit_s, done)
+        session = Session(quick, Path(folder), said, kept, graphs, only, limit_s, on, done)
         rows = [*before, *benchmark.run(session)]
     check_rows(benchmark, rows)
     if partial is not None:
@@ -279,6 +309,39 @@ def check_rows(benchmark: Benchmark, rows: Sequence[Row]) -> None:
             raise ValueError(f"{benchmark.name}: no table for the row {row}")
         if set(row) != wanted | {"table"}:
             raise ValueError(f"{benchmark.name}: table {row['table']} has {sorted(wanted)}, the row {sorted(row)}")
+
+
+def merged(benchmark: Benchmark, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """``old`` with the rows of ``new`` in place of those of the same name.
+
+    A row that ``old`` does not have is inserted after the last one with the same first column. The circumstances of
+    ``old`` stay; ``again`` lists those of the new rows, and of earlier ones that are still there.
+
+    Args:
+        benchmark: The benchmark; its tables state the columns that name a row.
+        old: The stored result.
+        new: The result of some rows.
+    """
+    measured = {_name(benchmark, row): row for row in new["rows"]}
+    rows = [measured.get(_name(benchmark, row), row) for row in old["rows"]]
+    present = {_name(benchmark, row) for row in rows}
+    for name, row in measured.items():
+        if name not in present:
+            alike = [k for k, other in enumerate(rows) if _name(benchmark, other)[:2] == name[:2]]
+            rows.insert(alike[-1] + 1 if alike else len(rows), row)
+    texts = [" ".join(name[1:]) for name in measured]
+    again = []
+    for record in old.get("again", ()):
+        kept = [text for text in record["rows"] if text not in texts]
+        again += [{**record, "rows": kept}] if kept else []
+    again.append({**{key: value for key, value in new.items() if key != "benchmark"}, "rows": texts})
+    return {**old, "again": again, "rows": rows}
+
+
+def _name(benchmark: Benchmark, row: Row) -> tuple[str, ...]:
+    """The name of a row: its table, and its values in the columns that name it."""
+    table = next(table for table in benchmark.tables if table.key == row["table"])
+    return (table.key, *(str(row[key]) for key in table.named_by))
 
 
 def dump(result: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -17,10 +18,13 @@ from remat_cli.version import __version__
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     "click",
+    "diffusers",
     "fastjsonschema",
     "gurobipy",
     "highspy",
+    "jax",
     "jsonschema",
+    "keras",
     "numba",
     "numpy",
     "ortools",
@@ -30,17 +34,21 @@ PACKAGES = (
     "rich",
     "scipy",
     "swiglpk",
+    "tensorflow",
+    "tensorflow-cpu",
     "torch",
+    "transformers",
 )
 _BUSY = 0.1
 """Cores that other programs may use before a machine counts as shared. Untuned."""
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores that this process may use, memory, operating system."""
+    """Processor (after the GPU that this process uses, if any), cores that it may use, memory, operating system."""
+    gpu = _gpu_model()
     return {
         "cores": cores(),
-        "cpu": _cpu_model(),
+        "cpu": f"{gpu}; {_cpu_model()}" if gpu else _cpu_model(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "system": f"{platform.system()} {platform.machine()}",
     }
@@ -111,6 +119,14 @@ def _cpu_model() -> str:
         lines = []  # not Linux
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.processor() or "unknown"
+
+
+def _gpu_model() -> str:
+    """The GPU that PyTorch runs on in this process, if it does."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return ""
+    return f"{torch.cuda.get_device_properties(0).name}, CUDA {torch.version.cuda}"
 
 
 def _busy_s() -> float | None:

@@ -114,13 +114,26 @@ class Ended:
         return "" if self.code == 0 else f"exit status {self.code}: {' '.join(last)}"
 
 
-def run_process(arguments: Sequence[str], *, limit_s: float = CHILD_LIMIT_S, folder: Path | None = None) -> Ended:
+def run_process(
+    arguments: Sequence[str],
+    *,
+    limit_s: float = CHILD_LIMIT_S,
+    folder: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Ended:
     """Run a program to its end, or kill it and its child processes after ``limit_s`` seconds.
+
+    Args:
+        arguments: The command.
+        limit_s: Seconds.
+        folder: Where it runs.
+        variables: Variables of its environment, besides those of this process.
 
     Raises:
         BenchmarkError: If it cannot be started.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("REMAT_")}
+    environment |= variables or {}
     with (
         tempfile.TemporaryFile() as out,
         tempfile.TemporaryFile() as err,
@@ -174,7 +187,9 @@ class Called:
     problem: str = ""
 
 
-def call(function: str, *, limit_s: float = CHILD_LIMIT_S, **arguments: Any) -> Called:
+def call(
+    function: str, *, limit_s: float = CHILD_LIMIT_S, variables: Mapping[str, str] | None = None, **arguments: Any
+) -> Called:
     """Call ``benchmarks.module:function`` with keyword ``arguments`` (plain data) in a fresh process.
 
     It returns plain data. Peak memory is that of the process and of the largest process that it started.
@@ -182,7 +197,7 @@ def call(function: str, *, limit_s: float = CHILD_LIMIT_S, **arguments: Any) -> 
     with tempfile.TemporaryDirectory(prefix="remat-bench-") as name:
         answer = Path(name) / "answer.json"
         command = [sys.executable, "-m", "benchmarks.child", function, json.dumps(arguments), str(answer)]
-        ended = run_process(command, limit_s=limit_s)
+        ended = run_process(command, limit_s=limit_s, variables=variables)
         if ended.problem():
             return Called(None, ended.peak_bytes, ended.problem())
         told = json.loads(answer.read_text(encoding="utf-8"))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Benchmark, Column, Row, Table, Target
+from benchmarks.frame import Benchmark, Column, Row, Table, Target, dump
 from benchmarks.measure import median
 
 _HEAD = """\
@@ -17,8 +18,12 @@ Memory is the largest resident memory of a process made for that measurement. Wh
 the same run; on a shared machine compare ratios rather than times. A commit with `+changes` is one that had changes
 not yet committed.
 
-Pages of their own: what [running by plan](overheads/results/overheads.md) costs on TensorFlow and JAX beyond what is
-recomputed, plans [on TensorFlow](tensorflow/results/cpu.md), and the [tables of published papers](paper/README.md).
+Pages of their own (`python -m benchmarks --list`): what running by plan costs beyond what is recomputed, on
+[TensorFlow](overheads/results/steps-tensorflow.md) and [JAX](overheads/results/steps-jax.md); peaks and results [on
+TensorFlow](tensorflow/results/plans.md) and [on JAX](jax/results/peaks.md); plans [with copies to the
+host](offloading/results/plans.md); PyTorch [beside its own tools](torch/results/peers-cpu.md), [predicted
+times](torch/results/times.md) and [Inductor](torch/results/compiled-cpu.md); [models](models/results/models.md) of
+libraries; and the [tables of published papers](paper/README.md).
 """
 
 
@@ -62,9 +67,24 @@ def section(
         parts.append(f"![{picture.shows}](results/{benchmark.name}-{picture.key}.svg)\n")
     parts.append(_circumstances(result))
     parts += [_again(record, result) for record in result.get("again", ())]
-    if place:
+    if place and result["machine"]:
         parts.append(f"Measured on: {measured_on(result)}\n")
     return "\n".join(parts)
+
+
+def own_page(benchmark: Benchmark, result: Mapping[str, Any]) -> str:
+    """The page of a benchmark that has one of its own: its section, and its targets."""
+    text = section(benchmark, result).removeprefix("#")
+    return text + ("\n" + _targets([benchmark], {benchmark.name: result}) if benchmark.targets else "")
+
+
+def keep(benchmark: Benchmark, result: Mapping[str, Any], folder: Path) -> None:
+    """Print the page of a result, and write both into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = own_page(benchmark, result)
+    (folder / f"{benchmark.name}.json").write_text(dump(result), encoding="utf-8")
+    (folder / f"{benchmark.name}.md").write_text(text, encoding="utf-8")
+    print(text)
 
 
 def _targets(benchmarks: Sequence[Benchmark], results: Mapping[str, Mapping[str, Any]]) -> str:
@@ -108,14 +128,15 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _circumstances(result: Mapping[str, Any]) -> str:
+    text = f"{result['date']} at commit {result['versions']['commit']}"
+    text += f", {result['wall_s']:.0f} s in all." if result["wall_s"] is not None else "."
     load = result["load"]
-    others = load["others_cores"]
-    text = f"{result['date']} at commit {result['versions']['commit']}, {result['wall_s']:.0f} s in all. "
-    if load["shared"]:
-        text += f"The machine was shared: load average {load['average_before']:.1f} before the start"
-    else:
-        text += f"Load average {load['average_before']:.1f} before the start"
-    text += f", and other programs used {others:.1f} cores meanwhile.\n" if others is not None else ".\n"
+    if load is not None:
+        shared = "The machine was shared: load" if load["shared"] else "Load"
+        text += f" {shared} average {load['average_before']:.1f} before the start"
+        others = load["others_cores"]
+        text += f", and other programs used {others:.1f} cores meanwhile." if others is not None else "."
+    text += "\n"
     if "limit_s" in result:
         text += f"Other than said above, each solve had {result['limit_s']:g} s.\n"
     return text + ("Quick run: small inputs, measured once.\n" if result["quick"] else "")

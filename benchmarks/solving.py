@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.frame import Column, Row, Table
-from benchmarks.measure import call
+from benchmarks.measure import BenchmarkError, call
 
 if TYPE_CHECKING:
     from remat_cli.graph.model import Graph
@@ -119,6 +119,25 @@ def solved(
         "wall_s": round(answer.wall_s, 2),
         "ending": str(answer.ending),
     }
+
+
+def first_plan(graph: Any, shares: tuple[float, ...], limit_s: float) -> tuple[float, Any]:
+    """The plan at the first of these shares of the no-remat peak that has one.
+
+    Raises:
+        BenchmarkError: If none has.
+    """
+    import remat_cli as remat
+    from remat_cli.plan.derive import peak
+
+    highest = peak(graph, range(len(graph.nodes)))
+    for share in shares:
+        try:
+            solved = remat.solve(graph, round(share * highest), remat.SolveOptions(time_limit_s=limit_s))
+        except (remat.Infeasible, remat.LimitReached):
+            continue
+        return share, solved.plan
+    raise BenchmarkError(f"{graph.name}: no plan at any of {shares}")
 
 
 def _graph(spec: str) -> Graph:

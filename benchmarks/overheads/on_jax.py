@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.jax.models import resnet50, unet, zoo
-from benchmarks.overheads.subject import Subject
+from benchmarks.overheads.steps import Subject
 from remat_cli.frontends.jax.capturing.export import export_built
 from remat_cli.frontends.jax.executing.functions import Loaded, load, wide_numbers
 from remat_cli.frontends.jax.executing.inputs import place_arrays

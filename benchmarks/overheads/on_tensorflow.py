@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.overheads.subject import Subject
+from benchmarks.overheads.steps import Subject
+from benchmarks.tensorflow.plans import vgg16
 from remat_cli.frontends.tensorflow.architectures import build_tensorflow_graph
-from remat_cli.frontends.tensorflow.capturing.export import export_model
 from remat_cli.frontends.tensorflow.document import Step
 from remat_cli.frontends.tensorflow.executing.inputs import Given
 from remat_cli.frontends.tensorflow.executing.program import program
@@ -65,18 +65,6 @@ def runners(graph: Graph) -> Callable[[Sequence[Statement]], _Runner]:
     return partial(_Runner, step, Given(step.places, "cpu", 0))
 
 
-def _vgg16() -> Graph:
-    import keras
-
-    def build() -> Any:
-        base = keras.applications.VGG16(weights=None, include_top=False, pooling="avg", input_shape=(48, 48, 3))
-        model = keras.Sequential([base, keras.layers.Dense(10)])
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        return model, (tf.TensorSpec((40, 48, 48, 3)), tf.fill((40,), 9)), loss
-
-    return export_model(build, "vgg16", "benchmarks.overheads")
-
-
 def _zoo(spec: str) -> Subject:
     return Subject(spec, partial(build_tensorflow_graph, spec))
 
@@ -86,6 +74,6 @@ SUBJECTS = {
     "U-Net": _zoo("tf/unet{batch=4,resolution=64,width=16,depth=3}"),
     "MobileNet": _zoo("tf/mobilenet{batch=16,resolution=64,classes=10}"),
     "ResNet-50": _zoo("tf/resnet50{batch=32,resolution=64,classes=10}"),
-    "VGG16": Subject("without its large dense layers, batch 40, resolution 48", _vgg16),
+    "VGG16": Subject("without its large dense layers, batch 40, resolution 48", partial(vgg16, 40, 48)),
 }
 """The models: small enough for one slow core, and batches so large that 60% of the peak has a plan."""

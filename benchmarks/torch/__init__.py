@@ -1,1 +1,1 @@
-"""Training in PyTorch, side by side with other ways to save memory: ``python -m benchmarks.torch``."""
+"""Training in PyTorch, side by side with other ways to save memory."""

@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Benchmark, Column, Row, Session, Table, dump, perform
-from benchmarks.page import section
+from benchmarks.frame import Benchmark, Column, Row, Session, Table, described, perform
+from benchmarks.page import keep
 from benchmarks.torch.compiled_ways import KNOBS, SOLVERS
 
 HERE = Path(__file__).resolve().parent
@@ -233,7 +233,7 @@ def reached(name: str, rows: Sequence[Row]) -> Row:
 
 def benchmark(names: Sequence[str], device: str, before: list[Row], asked: argparse.Namespace) -> Benchmark:
     """The benchmark, which goes on from the rows ``before``."""
-    title, _, about = (__doc__ or "").strip().partition("\n")
+    title, about = described(__doc__)
     ends_s = time.monotonic() + 60 * asked.minutes
 
     def run(session: Session) -> list[Row]:
@@ -253,7 +253,7 @@ def benchmark(names: Sequence[str], device: str, before: list[Row], asked: argpa
             rows = [*others, *found, *(row for row in known if row["way"] not in now)]
         return [*(reached(name, rows) for name in dict.fromkeys(row["model"] for row in rows)), *rows]
 
-    return Benchmark(f"compiled-{device}", title.rstrip("."), about.strip(), TABLES, run)
+    return Benchmark(f"compiled-{device}", title, about, TABLES, run)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -278,11 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
     last = {(row["table"], row["model"], row.get("way")): row for row in before}
     before = [row for row in last.values() if not (asked.again and row["model"] in names)]
     made = benchmark(names, asked.device, before, asked)
-    result = perform(made, quick=False, partial=partial)
-    kept.write_text(dump(result), encoding="utf-8")
-    text = section(made, result)
-    kept.with_suffix(".md").write_text(text, encoding="utf-8")
-    print(text)
+    keep(made, perform(made, quick=False, partial=partial), asked.results)
     return 0
 
 

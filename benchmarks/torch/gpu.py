@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Benchmark, Column, Row, Session, Table, dump, perform
-from benchmarks.page import section
+from benchmarks.frame import Benchmark, Column, Row, Session, Table, described, perform
+from benchmarks.page import keep
 from benchmarks.torch import copies, peers
 from benchmarks.torch.batches import Batches
 from benchmarks.torch.devices import Cpu, device_named
@@ -293,8 +293,8 @@ def overhead(run: Run) -> None:
 def side_by_side(run: Run) -> None:
     """Beside PyTorch's own tools."""
     kept = list(run.rows)
-    session = Session(run.quick, run.session.folder, run.session.say, lambda rows: run.session.keep([*kept, *rows]))
-    run.rows += peers.run(session, run.device.name, run.left_s)
+    session = replace(run.session, keep=lambda rows: run.session.keep([*kept, *rows]), on=run.device.name)
+    run.rows += peers.run(session, run.left_s)
     run.session.keep(run.rows)
 
 
@@ -380,17 +380,14 @@ def main(arguments: list[str] | None = None) -> int:
         dropped = _NEEDS_KERNELS if hollow else set()
         return [{key: cell for key, cell in row.items() if key not in dropped} for row in rows]
 
-    title, _, about = (_hollow() if hollow else __doc__ or "").strip().partition("\n")
+    title, about = described(_hollow() if hollow else __doc__)
     name, tables = ("hollow", _without_kernels(parts)) if hollow else ("gpu", TABLES)
-    bench = Benchmark(name, title.rstrip("."), about.strip(), tables, run)
+    bench = Benchmark(name, title, about, tables, run)
     result = perform(bench, quick=asked.quick, partial=asked.out / f"{name}.partial.json")
     result["device"] = device.facts()
     facts = ", ".join(f"{key} {value}" for key, value in device.facts().items())
     result["machine"] = result["machine"] | {"cpu": f"{facts}; {result['machine']['cpu']}"}
-    (asked.out / f"{name}.json").write_text(dump(result), encoding="utf-8")
-    text = section(bench, result)
-    (asked.out / f"{name}.md").write_text(text, encoding="utf-8")
-    print(text)
+    keep(bench, result, asked.out)
     return 0
 
 

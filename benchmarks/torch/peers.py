@@ -20,7 +20,9 @@ from itertools import accumulate
 from typing import Any
 
 from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.measure import BenchmarkError
 
+ON = ("cpu", "cuda")
 _SIZES = {"cpu": (8, 256, 8, 8, 128), "cuda": (24, 1024, 16, 8, 1024)}
 """Depth, width, heads, batch, sequence."""
 _QUICK = (2, 16, 2, 2, 8)
@@ -48,7 +50,15 @@ TABLES = (
 )
 
 
-def run(session: Session, device: str = "cpu", left_s: Callable[[], float] = lambda: math.inf) -> list[Row]:
+def run(session: Session, left_s: Callable[[], float] = lambda: math.inf) -> list[Row]:
+    from remat_cli.errors import RematError
+    from remat_cli.frontends.torch.installed import require_present
+
+    device = session.on or ON[0]
+    try:
+        require_present(device)
+    except RematError as error:
+        raise BenchmarkError(f"{error.message}: {error.hint}") from error
     import torch
 
     depth, width, heads, batch, length = _QUICK if session.quick else _SIZES[device]

@@ -12,26 +12,28 @@ The memory that a step frees stays with the process here (`MALLOC_TRIM_THRESHOLD
 system, and the next step has to get it again, page by page: then a step that needs more memory takes longer for that
 alone, and recomputation seems to cost less than it does.
 
-Needs transformers and diffusers, which remat does not: ``python -m benchmarks.torch.times`` in an environment with
-them.
+Needs transformers and diffusers, which remat does not.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.frame import Benchmark, Column, Row, Session, Table, dump, perform
-from benchmarks.page import section
+from benchmarks.frame import Column, Row, Session, Table, dump
+from benchmarks.lanes import Cell, rows_of
+from benchmarks.measure import BenchmarkError, call
 
-HERE = Path(__file__).resolve().parent
+_NAMES = ("Llama", "BERT", "DiT", "ViT")
 _SOLVE_S = 10.0
+_MOST_S = 1200.0
+"""Seconds after which the process of one model is killed. Untuned."""
 _ROUNDS = 30
 _LESS = 0.75
 """Share of the memory of checkpointing that the third plan gets."""
@@ -56,6 +58,7 @@ TABLES = (
             Column("share", "measured, % of a step", "number"),
             Column("step_ms", "step without, ms", "number"),
         ),
+        named_by=("model", "planned", "budget_bytes"),
     ),
 )
 
@@ -145,21 +148,34 @@ def _Denoising(model: Any) -> Any:  # noqa: N802 - a module, made where torch is
 
 
 def run(session: Session) -> list[Row]:
+    names = _NAMES[: session.times(len(_NAMES))]
+    cells = [Cell(name, partial(_cell, name, session)) for name in names]
+    return [row for several in rows_of(session, cells) for row in several["rows"]]
+
+
+def _cell(name: str, session: Session) -> Row:
+    """The rows of one model, as one cell."""
+    asked = {
+        "folder": str(session.folder),
+        "rounds": session.times(_ROUNDS),
+        "solve_s": 1.0 if session.quick else _SOLVE_S,
+    }
+    called = call("benchmarks.torch.times:measured", limit_s=_MOST_S, variables=_KEEPING, name=name, **asked)
+    if called.problem:
+        raise BenchmarkError(f"{name}: {called.problem}")
+    return {"rows": called.values}
+
+
+def measured(name: str, folder: str, rounds: int, solve_s: float) -> list[Row]:
+    """The rows of one model."""
     import torch
 
     from remat_cli.frontends.torch.costing.device import RATES
 
-    rows: list[Row] = []
-    for name, make in models().items():
-        if session.quick and name != "Llama":
-            continue
-        session.say(name)
-        os.environ[RATES] = _rates(session.folder)
-        torch.manual_seed(0)
-        module, inputs = make()
-        rows += _rows(name, _loss_only(module.train()), inputs, session)
-        session.keep(rows)
-    return rows
+    os.environ[RATES] = _rates(Path(folder))
+    torch.manual_seed(0)
+    module, inputs = models()[name]()
+    return _rows(name, _loss_only(module.train()), inputs, rounds, solve_s)
 
 
 def _rates(folder: Path) -> str:
@@ -172,8 +188,8 @@ def _rates(folder: Path) -> str:
     return str(path)
 
 
-def _rows(name: str, module: Any, inputs: dict[str, Any], session: Session) -> list[Row]:
-    """The rows of a model."""
+def _rows(name: str, module: Any, inputs: dict[str, Any], rounds: int, limit_s: float) -> list[Row]:
+    """The rows of a model, each plan from a search of ``limit_s`` seconds."""
     from remat_cli.plan.derive import derive
 
     def eager() -> None:
@@ -187,7 +203,6 @@ def _rows(name: str, module: Any, inputs: dict[str, Any], session: Session) -> l
 
     times, flops = _graphs(module, inputs)
     activations = _peak(checkpointed)
-    limit_s = 1.0 if session.quick else _SOLVE_S
     like = times.fixed_memory + activations
     plans = [("FLOPs", like, _order(flops, like, limit_s)), ("times", like, _order(times, like, limit_s))]
     for share in (_LESS, 0.85, 0.95):
@@ -203,7 +218,7 @@ def _rows(name: str, module: Any, inputs: dict[str, Any], session: Session) -> l
     }.items():
         if order is not None:
             steps[key] = _step(times, derive(times, order))
-    took = _timed(steps, session.times(_ROUNDS))
+    took = _timed(steps, rounds)
     rows = []
     for k, (what, budget, order) in enumerate(plans):
         row: Row = {"table": "times", "model": name, "planned": what, "budget_bytes": budget} | dict.fromkeys(_FOUND)
@@ -322,27 +337,3 @@ def _peak(step: Callable[[], None]) -> int:
     events = session.profiler.kineto_results.events()
     changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in enumerate(events) if e.name() == "[memory]")
     return max(accumulate((size for _, _, size in changes), initial=0))
-
-
-def main(arguments: list[str] | None = None) -> int:
-    if not _KEEPING.items() <= os.environ.items():  # glibc reads them when a process starts
-        command = [sys.executable, "-m", "benchmarks.torch.times", *(sys.argv[1:] if arguments is None else arguments)]
-        os.execve(sys.executable, command, os.environ | _KEEPING)
-    quick = "--quick" in (sys.argv[1:] if arguments is None else arguments)
-    title, _, about = (__doc__ or "").strip().partition("\n")
-    measured = Benchmark("times", title.rstrip("."), about.strip(), TABLES, run)
-    result = perform(measured, quick=quick)
-    from importlib.metadata import version
-
-    more = {name: version(name) for name in ("torch", "transformers", "diffusers")}
-    result["versions"]["packages"] = result["versions"]["packages"] | more
-    text = section(measured, result)
-    print(text)
-    if not quick:
-        (HERE / "results" / "times.json").write_text(dump(result), encoding="utf-8")
-        (HERE / "results" / "times.md").write_text(text, encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import frame, measure
-from benchmarks.__main__ import main
+from benchmarks.__main__ import apart, main
 from benchmarks.inputs import case, plan_of
 from benchmarks.machine import Load
-from benchmarks.page import page, written
+from benchmarks.page import own_page, page, written
 from remat_cli.plan.check import check
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +60,15 @@ def test_committed_page_is_made_from_committed_results():
     assert (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8") == page(BENCHMARKS, results)
 
 
+def test_committed_pages_of_their_own_are_made_from_committed_results():
+    found = list(apart(ROOT / "benchmarks"))
+    assert {path.parents[1].name for _, path in found} == {name.partition(".")[0] for name in frame.APART}
+    for benchmark, path in found:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        frame.check_rows(benchmark, result["rows"])
+        assert path.with_suffix(".md").read_text(encoding="utf-8") == own_page(benchmark, result)
+
+
 @pytest.mark.parametrize("target", [target for benchmark in BENCHMARKS for target in benchmark.targets])
 def test_every_target_has_a_committed_number(target):
     results = frame.stored(ROOT / "benchmarks" / "results")
@@ -69,7 +78,7 @@ def test_every_target_has_a_committed_number(target):
 
 def test_list_and_unknown_name(capsys):
     assert main(["--list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(frame.NAMES)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*frame.NAMES, *frame.APART]
     with pytest.raises(SystemExit) as stopped:
         main(["startpu"])
     assert stopped.value.code == 2

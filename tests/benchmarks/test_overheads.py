@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import remat_cli
-from benchmarks.overheads.__main__ import main, measured, planned
-from benchmarks.overheads.page import page
-from benchmarks.overheads.subject import Subject
+from benchmarks import frame
+from benchmarks.__main__ import main
+from benchmarks.overheads.steps import Subject, conclude, measured, planned
+from benchmarks.page import own_page
 from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.model import Compute
 
@@ -40,9 +41,9 @@ class Runner:
 
 def test_what_is_beyond_the_recomputed_operations_is_told_apart():
     plan = remat_cli.solve(GRAPH, 35).plan
-    row = measured(plan, 0.7, lambda graph: Runner)
+    row = measured(plan, lambda graph: Runner)
     assert row["recomputations"] == 1
-    assert (row["recomputed"], row["beyond"], row["extra"]) == (2 / 8, 1 / 8, 3 / 8)
+    assert (row["recomputed"], row["beyond"], row["extra"]) == (25.0, 12.5, 37.5)
 
 
 def test_a_plan_is_kept_and_found_again(tmp_path: Path):
@@ -53,18 +54,23 @@ def test_a_plan_is_kept_and_found_again(tmp_path: Path):
     assert first[1].statements == again[1].statements
 
 
-def test_the_page_says_whether_the_target_is_met():
+@pytest.mark.parametrize(("beyond", "met"), [(4.9, "yes"), (5.1, "**no**")])
+def test_the_page_says_whether_the_target_is_met(beyond, met):
+    benchmark = frame.load("overheads.steps", "jax")
     plan = remat_cli.solve(GRAPH, 35).plan
-    row = measured(plan, 0.6, lambda graph: Runner)
-    row |= {"spec": "small", "version": "JAX 1", "date": "2026-01-01", "commit": "c"}
-    place = {
-        "machine": {"cpu": "one", "cores": 1, "memory_bytes": 10**9, "system": "Linux"},
-        "versions": {"packages": {}, "python": "3", "remat": "0"},
-    }
-    assert "the target is met" in page({"jax": place | {"rows": {"chain": row | {"beyond": 0.049}}}})
-    assert "the target is missed" in page({"jax": place | {"rows": {"chain": row | {"beyond": 0.051}}}})
+    case = {"model": "chain", "spec": "small", "budget": "60%", "version": "JAX 1", "beyond": beyond}
+    rows = conclude([benchmark.tables[0].row(case, measured(plan, lambda graph: Runner))])
+    frame.check_rows(benchmark, rows)
+    versions = {"packages": {}, "python": "3", "remat": "0", "commit": "c"}
+    facts = {"date": "2026-01-01", "load": None, "machine": None, "quick": False, "wall_s": None}
+    text = own_page(benchmark, {"rows": rows, "versions": versions} | facts)
+    assert text.startswith("# What running by plan costs (jax)\n")
+    assert f"| {beyond} | {met} |" in text
 
 
-def test_unknown_frameworks_are_refused():
-    with pytest.raises(SystemExit, match="tensorflow"):
-        main(["caffe"])
+def test_only_frameworks_that_are_there_are_taken(capsys):
+    for options in (["overheads.steps", "--on", "caffe"], ["startup", "--on", "jax"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(options)
+        assert stopped.value.code == 2
+        assert f"--on {options[2]} is not for" in capsys.readouterr().err

@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks import captured, frame, lanes, measure, order, solving, speedup
 from benchmarks.__main__ import main, run_one
-from benchmarks.again import merged
 from benchmarks.page import page
 from remat_cli.api import build_graph
 from remat_cli.graph.analysis import no_remat_peak
@@ -164,9 +163,9 @@ def result(rows, **said):
 
 def test_rows_measured_again_take_their_places_and_say_so():
     old = result([scaling_row("layered", 100, 1.0), scaling_row("layered", 300, 1.0), scaling_row("wild", 100, 1.0)])
-    first = merged(SCALING, old, result([scaling_row("layered", 300, 2.0), scaling_row("layered", 999, 2.0)]))
+    first = frame.merged(SCALING, old, result([scaling_row("layered", 300, 2.0), scaling_row("layered", 999, 2.0)]))
     assert [(row["nodes"], row["gap"]) for row in first["rows"]] == [(100, 1.0), (300, 2.0), (999, 2.0), (100, 1.0)]
-    second = merged(SCALING, first, result([scaling_row("layered", 300, 3.0)], date="2026-01-02", limit_s=5.0))
+    second = frame.merged(SCALING, first, result([scaling_row("layered", 300, 3.0)], date="2026-01-02", limit_s=5.0))
     assert [row["gap"] for row in second["rows"]] == [1.0, 3.0, 2.0, 1.0]
     assert [record["rows"] for record in second["again"]] == [["layered 999 auto"], ["layered 300 auto"]]
     assert second["date"] == "2026-01-01"
@@ -175,7 +174,7 @@ def test_rows_measured_again_take_their_places_and_say_so():
     assert "Measured again: layered 300 auto. 2026-01-02 at commit abc" in text
     assert "each solve had 5 s" in text
     # All of it measured again: nothing is left of the first record.
-    assert len(merged(SCALING, first, first)["again"]) == 1
+    assert len(frame.merged(SCALING, first, first)["again"]) == 1
 
 
 def test_only_some_rows_of_a_stored_result(tmp_path, capsys):

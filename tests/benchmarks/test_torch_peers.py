@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.frame import Session, check_rows
+from benchmarks.__main__ import main
+from benchmarks.frame import Session, check_rows, load
 from benchmarks.torch import peers
-from benchmarks.torch.__main__ import benchmark, main
 
 
 def test_every_way_is_measured_and_remat_keeps_to_its_budget(tmp_path):
     rows = peers.run(Session(True, tmp_path, lambda text: None))
     torch.compiler.reset()
-    check_rows(benchmark("cpu"), rows)
+    check_rows(load("torch.peers", "cpu"), rows)
     found = {row["method"]: row for row in rows if row["method"] != "remat"}
     assert found["eager"]["gradients"] == "bit for bit"
     assert found["eager"]["extra_flops"] == 0
@@ -30,5 +30,5 @@ def test_every_way_is_measured_and_remat_keeps_to_its_budget(tmp_path):
 
 def test_a_device_that_is_not_there_is_said(monkeypatch, capsys):
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
-    assert main(["--device", "cuda"]) == 2
+    assert main(["torch.peers", "--on", "cuda", "--quick"]) == 1
     assert "without CUDA" in capsys.readouterr().err
