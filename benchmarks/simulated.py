@@ -24,7 +24,7 @@ from remat_cli.strategies.base import Known, NotFound
 _START_S = 0.03
 """Seconds between the end of one search and the start of the next on a worker, as measured with waiting workers."""
 _STOP_S = 0.5
-"""Seconds until a search hears that its budget is closed."""
+"""Seconds until a search learns that its budget is closed."""
 
 
 @dataclass(slots=True)
@@ -55,9 +55,9 @@ class Simulated:
         lasts_s = self.seconds[run.budget_bytes] if run.leading else math.inf
         heapq.heappush(self.running, (begins_s + lasts_s, run.number, begins_s, run))
 
-    def tell(self, budget_bytes: int, told: Update) -> None:
+    def send(self, budget_bytes: int, update: Update) -> None:
         """End the searches of a closed budget soon."""
-        if told.closed:
+        if update.closed:
             soon_s = self.now_s + _STOP_S
             self.running = [
                 (
@@ -96,8 +96,8 @@ class _Logged:
         self.began_s[run.number] = time.monotonic()
         self.cluster.start(run, known)
 
-    def tell(self, budget_bytes: int, told: Update) -> None:
-        self.cluster.tell(budget_bytes, told)
+    def send(self, budget_bytes: int, update: Update) -> None:
+        self.cluster.send(budget_bytes, update)
 
     def events(self) -> list[Event]:
         return self.cluster.events()

@@ -108,16 +108,16 @@ class UsageError(RematError):
     """A request that cannot be understood or met: an unknown name, an option out of range."""
 
 
-def wrong_type(argument: str, given: object, expected: str, *, hint: str = "") -> UsageError:
+def wrong_type(argument: str, value: object, expected: str, *, hint: str = "") -> UsageError:
     """The error for an argument of a function that has the wrong type; ``expected`` says in words what is taken."""
     from reprlib import repr as short
 
     try:
-        told = short(given)
+        text = short(value)
     except ValueError:  # Python writes no whole number of more than 4300 digits
-        told = "<a number of thousands of digits>"
-    kind = "" if told.startswith("<") else f"{type(given).__name__} "  # <Graph vgg16: ...> says what it is
-    return UsageError(f"{argument} is {kind}{told}, expected {expected}", hint=hint)
+        text = "<a number of thousands of digits>"
+    kind = "" if text.startswith("<") else f"{type(value).__name__} "  # <Graph vgg16: ...> says what it is
+    return UsageError(f"{argument} is {kind}{text}, expected {expected}", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

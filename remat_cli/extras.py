@@ -88,13 +88,13 @@ def _extras() -> dict[str, str]:
         requirements = metadata.requires("remat") or []
     except metadata.PackageNotFoundError:
         requirements = []
-    found: dict[str, str] = {}
+    extras: dict[str, str] = {}
     for requirement in requirements:
         name = re.match(r"[\w.-]+", requirement)
         extra = re.search(r"extra == ['\"]([\w.-]+)['\"]", requirement)
         if name and (extra is None or extra[1] not in _GATHERING):
-            found.setdefault(_normal(name[0]), "" if extra is None else extra[1])
-    return found
+            extras.setdefault(_normal(name[0]), "" if extra is None else extra[1])
+    return extras
 
 
 def _normal(name: str) -> str:

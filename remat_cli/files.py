@@ -99,10 +99,10 @@ def _instead(path: str) -> str:
         return f"write the graph to a file first: remat export '{path}' -o graph.json"
     missing = Path(path)
     try:
-        found = [file.name for file in missing.parent.iterdir()]
+        names = [file.name for file in missing.parent.iterdir()]
     except (OSError, ValueError):
         return ""
-    return suggestion(missing.name, found) if len(found) <= _MOST_NAMES else ""
+    return suggestion(missing.name, names) if len(names) <= _MOST_NAMES else ""
 
 
 def _content(stream: BinaryIO, name: str) -> bytes:

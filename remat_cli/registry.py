@@ -47,18 +47,18 @@ class Registry(Generic[T_co]):
         """
         from importlib.metadata import entry_points  # 30 ms, and most commands never need it
 
-        found = dict(self.table)
-        owner = dict.fromkeys(found, "remat")
+        entries = dict(self.table)
+        owner = dict.fromkeys(entries, "remat")
         for point in entry_points(group=self.group):
             distribution = point.dist.name if point.dist is not None else point.value
-            if point.name in found:
+            if point.name in entries:
                 raise UsageError(
                     f'the {self.kind} name "{point.name}" is claimed by both {owner[point.name]} and {distribution}',
                     hint=f"uninstall one of them, or ask the author of {distribution} for another name",
                 )
-            found[point.name] = point.value
+            entries[point.name] = point.value
             owner[point.name] = distribution
-        return dict(sorted(found.items()))
+        return dict(sorted(entries.items()))
 
     def names(self) -> list[str]:
         """All names, sorted."""

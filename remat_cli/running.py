@@ -139,17 +139,19 @@ def usable_cores() -> int:
 
 def shortage(error: BaseException) -> str:
     """What the system ran out of, if that is why ``error`` was raised: memory, or processes or threads; else empty."""
-    seen: BaseException | None = error
-    while seen is not None:
-        number = seen.errno if isinstance(seen, OSError) else None
-        if isinstance(seen, MemoryError) or number == errno.ENOMEM:
+    cause: BaseException | None = error
+    while cause is not None:
+        number = cause.errno if isinstance(cause, OSError) else None
+        if isinstance(cause, MemoryError) or number == errno.ENOMEM:
             return "memory"
-        if isinstance(seen, BlockingIOError) and seen.strerror == os.strerror(errno.EAGAIN):  # of fork, not of a stream
+        if isinstance(cause, BlockingIOError) and cause.strerror == os.strerror(
+            errno.EAGAIN
+        ):  # of fork, not of a stream
             return "processes or threads"
         for what, words in _SHORTAGES.items():
-            if isinstance(seen, ImportError | OSError | RuntimeError) and words.search(str(seen)):
+            if isinstance(cause, ImportError | OSError | RuntimeError) and words.search(str(cause)):
                 return what
-        seen = seen.__cause__ or seen.__context__
+        cause = cause.__cause__ or cause.__context__
     return ""
 
 

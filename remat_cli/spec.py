@@ -75,18 +75,18 @@ def build(cls: type[T], name: str, options: Mapping[str, str]) -> T:
         UsageError: If an option is unknown, missing without a default, or has a bad value, or if ``cls`` refuses the
             combination.
     """
-    known = {f.name: f for f in fields(cls) if f.init}  # type: ignore[arg-type]  # every registered class is a dataclass
+    declared = {f.name: f for f in fields(cls) if f.init}  # type: ignore[arg-type]  # every registered class is a dataclass
     hints = typing.get_type_hints(cls)
     values: dict[str, Any] = {}
     for key, text in options.items():
-        if key not in known:
-            listing = ", ".join(known) or "none"
+        if key not in declared:
+            listing = ", ".join(declared) or "none"
             raise UsageError(
                 f'{name} has no option "{key}"',
-                hint=suggestion(key, list(known)) or f"options of {name}: {listing}",
+                hint=suggestion(key, list(declared)) or f"options of {name}: {listing}",
             )
-        values[key] = _convert(text, hints[key], known[key], f"{name}{{{key}}}")
-    for key, option in known.items():
+        values[key] = _convert(text, hints[key], declared[key], f"{name}{{{key}}}")
+    for key, option in declared.items():
         if key not in values and option.default is MISSING and option.default_factory is MISSING:
             raise UsageError(f"{name}{{{key}}} is missing", hint=f"write {name}{{{key}=...}}")
     return cls(**values)

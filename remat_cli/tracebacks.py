@@ -61,13 +61,13 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _of_users(trace: TracebackType | None) -> TracebackType | None:
     """The entries of a traceback that are in code of users."""
-    kept = []
+    entries = []
     while trace is not None:
         package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
         if package not in _NOT_OF_USERS:
-            kept.append(trace)
+            entries.append(trace)
         trace = trace.tb_next
-    found: TracebackType | None = None
-    for one in reversed(kept):
-        found = TracebackType(found, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    return found
+    shown: TracebackType | None = None
+    for one in reversed(entries):
+        shown = TracebackType(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return shown

@@ -192,22 +192,22 @@ def parse_budget(text: str) -> Budget:
     return Budget(_bytes(stripped), False, stripped)
 
 
-def as_budget(given: Budget | str | float, argument: str = "budget") -> Budget:
+def as_budget(value: Budget | str | float, argument: str = "budget") -> Budget:
     """The budget that an argument of a function stands for: a budget, a text, or a number of bytes.
 
     Raises:
         UsageError: If it is nothing of these, if a text has no unit, or if a number is below 1: a share?
     """
-    if isinstance(given, Budget):
-        return given
-    if isinstance(given, str):
-        budget = parse_budget(given)
-        require_unit(given)
+    if isinstance(value, Budget):
+        return value
+    if isinstance(value, str):
+        budget = parse_budget(value)
+        require_unit(value)
         return budget
-    amount = _number_of_bytes(given, argument, 'a budget such as "16GB" or "60%", or a number of bytes')
+    amount = _number_of_bytes(value, argument, 'a budget such as "16GB" or "60%", or a number of bytes')
     if 0 < amount < 1:
         raise UsageError(
-            f"{argument} is {given}, less than one byte",
+            f"{argument} is {value}, less than one byte",
             hint=f'for a share of the peak without recomputation, write "{100 * float(amount):g}%"',
         )
     whole = math.floor(amount)
@@ -243,8 +243,8 @@ def parse_bandwidths(text: str) -> tuple[float, float]:
     Raises:
         UsageError: As :func:`parse_bandwidth`.
     """
-    if (known := LINKS.get(text.strip().lower())) is not None:
-        return known, known
+    if (link := LINKS.get(text.strip().lower())) is not None:
+        return link, link
     out, colon, back = text.partition(":")
     there = parse_bandwidth(out)
     return there, parse_bandwidth(back) if colon else there
@@ -255,43 +255,43 @@ def format_bandwidth(bytes_per_s: float) -> str:
     return "unlimited" if math.isinf(bytes_per_s) else f"{format_bytes(round(bytes_per_s))}/s"
 
 
-def as_budgets(given: Any) -> list[Budget]:
+def as_budgets(value: Any) -> list[Budget]:
     """The budgets that an argument stands for: one as :func:`as_budget` takes it, several, or text: ``40%:95%:5%``.
 
     Raises:
         UsageError: As :func:`as_budget` and :func:`parse_budgets`.
     """
-    if isinstance(given, str):
-        budgets = parse_budgets(given)
-        require_unit(given)
+    if isinstance(value, str):
+        budgets = parse_budgets(value)
+        require_unit(value)
         return list(budgets)
-    several = given if isinstance(given, Iterable) and not isinstance(given, bytes) else [given]
+    several = value if isinstance(value, Iterable) and not isinstance(value, bytes) else [value]
     return [as_budget(each, "budgets") for each in several]
 
 
-def as_size(given: str | float, argument: str) -> int:
+def as_size(value: str | float, argument: str) -> int:
     """Bytes of an argument of a function: a size as :func:`parse_size` reads it, or a number of bytes, rounded up.
 
     Raises:
         UsageError: If it is neither, or a text has no unit.
     """
-    if isinstance(given, str):
-        size = parse_size(given)
-        require_unit(given, percent=False)
+    if isinstance(value, str):
+        size = parse_size(value)
+        require_unit(value, percent=False)
         return size
-    return math.ceil(_number_of_bytes(given, argument, 'a size such as "16GB", or a number of bytes'))
+    return math.ceil(_number_of_bytes(value, argument, 'a size such as "16GB", or a number of bytes'))
 
 
-def _number_of_bytes(given: object, argument: str, expected: str) -> Fraction:
-    if isinstance(given, bool) or not isinstance(given, Real):
-        raise wrong_type(argument, given, expected)
-    if not isinstance(given, Integral) and not math.isfinite(given):
-        raise wrong_type(argument, given, expected)
-    nearest = as_float(given)
-    text = str(given) if abs(nearest) < 10.0**_LONGEST else f"{nearest:g}"
-    if given < 0:
+def _number_of_bytes(value: object, argument: str, expected: str) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise wrong_type(argument, value, expected)
+    if not isinstance(value, Integral) and not math.isfinite(value):
+        raise wrong_type(argument, value, expected)
+    nearest = as_float(value)
+    text = str(value) if abs(nearest) < 10.0**_LONGEST else f"{nearest:g}"
+    if value < 0:
         raise UsageError(f"{argument} is {text}, which is negative", hint=f"give {expected}")
-    number = Fraction(int(given)) if isinstance(given, Integral) else Fraction(float(given))
+    number = Fraction(int(value)) if isinstance(value, Integral) else Fraction(float(value))
     return _bounded(number, text)
 
 

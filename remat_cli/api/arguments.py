@@ -16,65 +16,65 @@ _LEAST_BYTES = 1000
 """A smaller number, as the budget of a training step, is meant to be gigabytes or a percentage."""
 
 
-def as_path(given: str | PathLike[str], argument: str = "path") -> str:
+def as_path(value: str | PathLike[str], argument: str = "path") -> str:
     """A path as text.
 
     Raises:
         UsageError: If it is of another type.
     """
-    path = fspath(given) if isinstance(given, PathLike) else given
+    path = fspath(value) if isinstance(value, PathLike) else value
     if not isinstance(path, str) or "\0" in path:
-        raise wrong_type(argument, given, "a path")
+        raise wrong_type(argument, value, "a path")
     return path
 
 
-def as_text(given: Any, argument: str) -> str:
+def as_text(value: Any, argument: str) -> str:
     """A text.
 
     Raises:
         UsageError: If it is of another type.
     """
-    if not isinstance(given, str):
-        raise wrong_type(argument, given, "text")
-    return given
+    if not isinstance(value, str):
+        raise wrong_type(argument, value, "text")
+    return value
 
 
-def as_number(given: Any, argument: str, expected: str, hint: str = "") -> float:
+def as_number(value: Any, argument: str, expected: str, hint: str = "") -> float:
     """A number.
 
     Raises:
         UsageError: If it is of another type; ``expected`` says what the number means.
     """
-    if isinstance(given, bool) or not isinstance(given, Real):
-        raise wrong_type(argument, given, expected, hint=hint)
-    return as_float(given)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise wrong_type(argument, value, expected, hint=hint)
+    return as_float(value)
 
 
-def as_whole(given: Any, argument: str, least: int = 1, most: int = 2**31 - 1) -> int:
+def as_whole(value: Any, argument: str, least: int = 1, most: int = 2**31 - 1) -> int:
     """A whole number from ``least`` to ``most``.
 
     Raises:
         UsageError: If it is anything else.
     """
-    if isinstance(given, bool) or not isinstance(given, Integral) or not least <= int(given) <= most:
-        raise wrong_type(argument, given, f"a whole number from {least} to {most:,}")
-    return int(given)
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
+        raise wrong_type(argument, value, f"a whole number from {least} to {most:,}")
+    return int(value)
 
 
-def as_training_budget(given: Any, argument: str = "budget") -> Budget:
+def as_training_budget(value: Any, argument: str = "budget") -> Budget:
     """The budget of a training step: as :func:`as_budget`, but a number of bytes that no step fits into is refused.
 
     Raises:
         UsageError: If it is no budget, or such a number.
     """
-    budget = as_budget(given, argument)
-    if isinstance(given, Budget | str) or budget.amount >= _LEAST_BYTES:
+    budget = as_budget(value, argument)
+    if isinstance(value, Budget | str) or budget.amount >= _LEAST_BYTES:
         return budget
-    number = f"{float(given):g}"
-    share = f', or "{number}%" of what a step needs without recomputation' if 1 <= given <= 100 else ""
+    number = f"{float(value):g}"
+    share = f', or "{number}%" of what a step needs without recomputation' if 1 <= value <= 100 else ""
     raise UsageError(
         f"{argument} is {number}, and a number is bytes: no training step fits into that",
-        hint=f'write "{number}GB"{share}' if given else 'write a size such as "8GB"',
+        hint=f'write "{number}GB"{share}' if value else 'write a size such as "8GB"',
     )
 
 
@@ -85,17 +85,17 @@ def require_order(batch: Any, budget: Any) -> None:
         UsageError: If not.
     """
     if isinstance(batch, str | int | float | Budget):
-        told = f'"{batch}"' if isinstance(batch, str) else batch.text if isinstance(batch, Budget) else str(batch)
+        shown = f'"{batch}"' if isinstance(batch, str) else batch.text if isinstance(batch, Budget) else str(batch)
         raise UsageError(
-            f"{told} stands in the place of the batch, which is what the module is called with",
-            hint=f"fit(module, batch, {told}) has the budget after it; fit(module, None, {told}) takes the first batch "
-            "of the training",
+            f"{shown} stands in the place of the batch, which is what the module is called with",
+            hint=f"fit(module, batch, {shown}) has the budget after it; fit(module, None, {shown}) takes the first "
+            "batch of the training",
         )
     if budget is None:
         raise UsageError("fit needs a budget", hint='fit(module, batch, "8GB"), "80%" of the peak as it is, or "auto"')
 
 
-def options_of(given: Any, default: SolveOptions | None = None) -> SolveOptions:
+def options_of(value: Any, default: SolveOptions | None = None) -> SolveOptions:
     """How to solve; ``default``, or the usual way, for None.
 
     Raises:
@@ -103,9 +103,9 @@ def options_of(given: Any, default: SolveOptions | None = None) -> SolveOptions:
     """
     from remat_cli.planning.options import SolveOptions
 
-    if given is None:
+    if value is None:
         return default or SolveOptions()
-    if not isinstance(given, SolveOptions):
+    if not isinstance(value, SolveOptions):
         hint = 'write remat.SolveOptions(strategy="optimal")'
-        raise wrong_type("options", given, "SolveOptions", hint=hint)
-    return given
+        raise wrong_type("options", value, "SolveOptions", hint=hint)
+    return value

@@ -160,15 +160,15 @@ def worth(
     )
 
 
-def _limits(given: Limits | None) -> Limits:
+def _limits(value: Limits | None) -> Limits:
     """How every cell is solved; as by default for None.
 
     Raises:
         UsageError: If it is of another type.
     """
-    if given is not None and not isinstance(given, Limits):
-        raise wrong_type("limits", given, "Limits", hint="write remat.Limits(time_limit_s=60)")
-    return given or Limits()
+    if value is not None and not isinstance(value, Limits):
+        raise wrong_type("limits", value, "Limits", hint="write remat.Limits(time_limit_s=60)")
+    return value or Limits()
 
 
 def _execution(
@@ -192,13 +192,13 @@ def _links(links: Iterable[str] | str, latency_s: float, memory: str | float | N
     return [(name, Host(*parse_bandwidths(name), waits_s, room)) for name in names]
 
 
-def _strategies(given: Iterable[str] | str, *, host: bool) -> list[str]:
+def _strategies(value: Iterable[str] | str, *, host: bool) -> list[str]:
     """The strategies that ``given`` stands for; ``all`` are those that can be asked with a host, or without."""
-    if isinstance(given, str):
-        if given != "all":
-            return split_specs(given)
+    if isinstance(value, str):
+        if value != "all":
+            return split_specs(value)
         return [name for name in STRATEGIES.names() if _fits(STRATEGIES.load(name), host=host)]
-    return list(given) if isinstance(given, Iterable) else [given]
+    return list(value) if isinstance(value, Iterable) else [value]
 
 
 def _fits(strategy: type[Strategy], *, host: bool) -> bool:

@@ -35,48 +35,48 @@ Source = str | PathLike[str] | Mapping[str, Any] | IO[str] | IO[bytes]
 """A document: its path (``-`` for standard input), its data, or a file open for reading."""
 
 
-def as_graph(given: Graph | Source, argument: str = "graph", keys: str | Mapping[str, str] | None = None) -> Graph:
+def as_graph(value: Graph | Source, argument: str = "graph", keys: str | Mapping[str, str] | None = None) -> Graph:
     """The graph that an argument of a function stands for.
 
     Raises:
         InputError, UsageError: If it is of another type, or the document or the keys are invalid.
     """
-    if isinstance(given, Graph):
-        return given
-    return graph_of(document_of(given, argument, "a graph, or the path or the data of one"), keys)
+    if isinstance(value, Graph):
+        return value
+    return graph_of(document_of(value, argument, "a graph, or the path or the data of one"), keys)
 
 
-def as_plan(given: Plan | Solved | Source, argument: str = "plan") -> Plan:
+def as_plan(value: Plan | Solved | Source, argument: str = "plan") -> Plan:
     """The plan that an argument of a function stands for: a plan, the result of a search, or a document.
 
     Raises:
         InputError, UsageError: If it is of another type, or the document is invalid.
     """
-    found: Any = getattr(given, "plan", given)  # what a search returned; its class is not imported for a check
-    if isinstance(found, Plan):
-        return found
-    return plan_from_document(document_of(found, argument, "a plan, or the path or the data of one"))
+    candidate: Any = getattr(value, "plan", value)  # what a search returned; its class is not imported for a check
+    if isinstance(candidate, Plan):
+        return candidate
+    return plan_from_document(document_of(candidate, argument, "a plan, or the path or the data of one"))
 
 
-def document_of(given: Source, argument: str, expected: str = "a path or a document") -> Document:
+def document_of(value: Source, argument: str, expected: str = "a path or a document") -> Document:
     """The document that an argument of a function stands for: a path, a mapping or an open file.
 
     Raises:
         InputError, UsageError: If it is of another type, or not well-formed.
     """
-    if isinstance(given, str | PathLike):
-        return read_source(as_path(given, argument))
-    if isinstance(given, Mapping):
-        return _checked_data(given, argument)
-    if not callable(getattr(given, "read", None)):
+    if isinstance(value, str | PathLike):
+        return read_source(as_path(value, argument))
+    if isinstance(value, Mapping):
+        return _checked_data(value, argument)
+    if not callable(getattr(value, "read", None)):
         torch = sys.modules.get("torch")  # nothing is a module of it before it is imported
-        module = torch is not None and isinstance(given, torch.nn.Module)
+        module = torch is not None and isinstance(value, torch.nn.Module)
         hint = "fit(module, batch, budget) plans a module, and export_torch makes a graph of one" if module else ""
-        raise wrong_type(argument, given, expected, hint=hint)
-    text, name = given.read(), getattr(given, "name", None)
+        raise wrong_type(argument, value, expected, hint=hint)
+    text, name = value.read(), getattr(value, "name", None)
     source = name if isinstance(name, str) else f"<{argument}>"
     if not isinstance(text, str | bytes):
-        raise wrong_type(argument, given, expected)
+        raise wrong_type(argument, value, expected)
     return parse_source(decoded(text, source) if isinstance(text, bytes) else text, source)
 
 
@@ -148,15 +148,15 @@ def graph_of(document: Document, keys: str | Mapping[str, str] | None) -> Graph:
     return graph_from_document(document)
 
 
-def node_link_keys(given: str | Mapping[str, str]) -> NodeLinkKeys:
+def node_link_keys(value: str | Mapping[str, str]) -> NodeLinkKeys:
     """The mapping that ``key=name,...``, or a mapping from keys to names, describes."""
-    known = [f.name for f in fields(NodeLinkKeys)]
+    allowed = [f.name for f in fields(NodeLinkKeys)]
     chosen: dict[str, str] = {}
-    for item, key, name in _pairs(given):
+    for item, key, name in _pairs(value):
         if not isinstance(name, str) or not name:
             raise UsageError(_keys(f'"{item}" is not key=name'), hint="write it like cost=weight,memory=size")
-        if key not in known:
-            hint = suggestion(str(key), known) or f"known: {', '.join(known)}"
+        if key not in allowed:
+            hint = suggestion(str(key), allowed) or f"known: {', '.join(allowed)}"
             raise UsageError(_keys(f'there is no key "{key}"'), hint=hint)
         chosen[key] = name
     return NodeLinkKeys(**chosen)
@@ -166,13 +166,13 @@ def _keys(message: str) -> Worded:
     return Worded(f"keys: {message}", f"--keys: {message}")
 
 
-def _pairs(given: str | Mapping[str, str]) -> Iterable[tuple[str, str, str]]:
+def _pairs(value: str | Mapping[str, str]) -> Iterable[tuple[str, str, str]]:
     """Each pair of keys as it was written, and its two parts."""
-    if isinstance(given, Mapping):
-        return [(f"{key}={name}", key, name) for key, name in given.items()]
-    if not isinstance(given, str):
-        raise wrong_type("keys", given, 'text such as "cost=weight", or a mapping')
-    pairs = ((item, *item.partition("=")[::2]) for item in given.split(","))
+    if isinstance(value, Mapping):
+        return [(f"{key}={name}", key, name) for key, name in value.items()]
+    if not isinstance(value, str):
+        raise wrong_type("keys", value, 'text such as "cost=weight", or a mapping')
+    pairs = ((item, *item.partition("=")[::2]) for item in value.split(","))
     return [(item, key.strip(), name.strip()) for item, key, name in pairs]
 
 

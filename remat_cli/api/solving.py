@@ -260,15 +260,15 @@ def policy(
     )
 
 
-def _cache_of(given: str | PathLike[str] | bool | None) -> PlanCache | None:
+def _cache_of(value: str | PathLike[str] | bool | None) -> PlanCache | None:
     """The cache in a folder; True stands for the user's folder, and None, False and ``""`` for no cache.
 
     Raises:
         UsageError: If it is no path, or nothing can be written there.
     """
-    if given is None or given is False or given == "":
+    if value is None or value is False or value == "":
         return None
-    folder = user_folder() if given is True else Path(as_path(given, "cache"))
+    folder = user_folder() if value is True else Path(as_path(value, "cache"))
     require_writable(str(folder / "plan.json"))
     return PlanCache(folder)
 
@@ -290,18 +290,18 @@ def _cost_with(graph: Graph, max_overhead: str) -> float:
     return graph.total_cost * (1 + float(share.amount) / 100)
 
 
-def _family(given: Sequence[Graph | Source] | Callable[[int], Graph], batches: Any) -> Batched | Callable[[int], Graph]:
+def _family(value: Sequence[Graph | Source] | Callable[[int], Graph], batches: Any) -> Batched | Callable[[int], Graph]:
     """Graphs of several batches, or the function that makes them.
 
     Raises:
         UsageError: If they cannot be one network's, or ``batches`` does not have a number for each.
         InputError: If a document is invalid.
     """
-    if callable(given):
+    if callable(value):
         if batches is not None:
             raise UsageError("a function makes the graph of any batch", hint="leave graph_batch out")
-        return given
-    graphs = [as_graph(one, f"graph[{i}]") for i, one in enumerate(given)]
+        return value
+    graphs = [as_graph(one, f"graph[{i}]") for i, one in enumerate(value)]
     if batches is None:
         return Batched.of((_batch_of(graph), graph) for graph in graphs)
     numbers = list(batches) if isinstance(batches, list | tuple) else [batches]

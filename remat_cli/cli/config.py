@@ -59,18 +59,18 @@ def command_defaults(path: Path, command: click.Command, commands: Iterable[str]
     tables = _tables(path)
     if tables is None:
         raise UsageError(f"{path} has no table [tool.remat]", hint="add one, or name another file with --config")
-    known = list(commands)
+    names = list(commands)
     prefix = "tool.remat." if path.name == PROJECT else ""
     problems = []
     for name, table in tables.items():
-        if name not in known:
-            hint = suggestion(name, known) or "tables are named after commands"
+        if name not in names:
+            hint = suggestion(name, names) or "tables are named after commands"
             problems.append(_problem(path, prefix, name, None, f"there is no command {quote(name)}", hint))
         elif not isinstance(table, dict):
             hint = f"write [{prefix}{name}], and options below it"
             problems.append(_problem(path, prefix, name, None, f"is {quote(table)}, expected a table", hint))
     name = str(command.name)
-    chosen, found = tables.get(name), {}
+    chosen, defaults = tables.get(name), {}
     options = {
         opt.removeprefix("--"): option
         for option in command.params
@@ -85,12 +85,12 @@ def command_defaults(path: Path, command: click.Command, commands: Iterable[str]
             problems.append(_problem(path, prefix, name, key, f"remat {name} has no option {quote(key)}", hint))
             continue
         try:
-            found[str(option.name)] = _converted(option, value)
+            defaults[str(option.name)] = _converted(option, value)
         except ValueError as error:
             problems.append(_problem(path, prefix, name, key, f"{key} is {quote(value)}, expected {error}", ""))
     if problems:
         raise InputError(str(path), problems)
-    return found
+    return defaults
 
 
 def _tables(path: Path) -> Mapping[str, Any] | None:
@@ -106,8 +106,8 @@ def _tables(path: Path) -> Mapping[str, Any] | None:
     if path.name != PROJECT:
         return data
     tool = data.get("tool")
-    found = tool.get("remat") if isinstance(tool, dict) else None
-    return found if isinstance(found, dict) else None
+    tables = tool.get("remat") if isinstance(tool, dict) else None
+    return tables if isinstance(tables, dict) else None
 
 
 def _converted(option: click.Option, value: Any) -> Any:

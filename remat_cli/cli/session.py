@@ -37,5 +37,5 @@ class Session:
 def current() -> Session:
     """The session of the running command, or a new one if no command runs."""
     context = click.get_current_context(silent=True)
-    found = None if context is None else context.find_object(Session)
-    return Session() if found is None else found
+    session = None if context is None else context.find_object(Session)
+    return Session() if session is None else session

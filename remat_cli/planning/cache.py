@@ -132,7 +132,7 @@ class PlanCache:
         """
         if options.host is not None or not self.folder.is_dir():
             return ()
-        strategy, found = strategy_from_spec(options.strategy), []
+        strategy, starts = strategy_from_spec(options.strategy), []
         left = _NEAR_BYTES
         for path, size in self._newest(graph)[:_NEAR_FILES]:
             left -= size
@@ -141,17 +141,17 @@ class PlanCache:
             with suppress(InputError, UsageError, StrategyMismatch):  # such a plan is no start here
                 start = WarmStart.of(load_plan(str(path))[0], graph, strategy, reorder=options.reorder)
                 if budget_bytes is None or start.peak_bytes <= budget_bytes:
-                    found.append(start)
-        return tuple(sorted(found, key=lambda start: (start.cost, start.peak_bytes))[:_NEAR])
+                    starts.append(start)
+        return tuple(sorted(starts, key=lambda start: (start.cost, start.peak_bytes))[:_NEAR])
 
     def _newest(self, graph: Graph) -> list[tuple[Path, int]]:
         """The files of plans of ``graph`` with their bytes, the newest first."""
-        seen = []
+        files = []
         for path in self.folder.glob(f"{graph_sha256(graph)[:_GRAPH_DIGITS]}-*.plan.json"):
             with suppress(OSError):  # another process may have removed it
                 state = path.stat()
-                seen.append((state.st_mtime_ns, path, state.st_size))
-        return [(path, size) for _, path, size in sorted(seen, reverse=True)]
+                files.append((state.st_mtime_ns, path, state.st_size))
+        return [(path, size) for _, path, size in sorted(files, reverse=True)]
 
     def find(self, path: Path, graph: Graph, budget_bytes: int | None, *, complete: bool) -> Plan | None:
         """The plan in ``path``, which was made by :meth:`path`.

@@ -64,12 +64,12 @@ class ResultsFile:
         if self.path is None or not self.path.exists():
             return []
         data, name = read_bytes(str(self.path))
-        found: list[Entry] = []
+        entries: list[Entry] = []
         left_out: list[tuple[int, str]] = []
         lines = data.split(b"\n")
         for number, line in enumerate(lines, start=1):
             try:
-                found += [_entry(line)] if line else []
+                entries += [_entry(line)] if line else []
             except (ValueError, RecursionError) as error:
                 left_out.append((number, _reason(error)))
         if len(left_out) == sum(map(bool, lines)) and not _BEGINNING.startswith(data[: len(_BEGINNING)]):
@@ -80,7 +80,7 @@ class ResultsFile:
             )
             raise InputError(name, [problem])
         self._report(name, left_out)
-        return found
+        return entries
 
     def _report(self, name: str, left_out: list[tuple[int, str]]) -> None:
         if self.note is None:
@@ -122,8 +122,10 @@ def unused_rows(results: Path, graph: Graph, limits: Limits) -> tuple[int, list[
         InputError: If the file is not a results file.
     """
     facts = facts_of(graph, limits)
-    others = [made for key, made, _ in ResultsFile(results, facts).entries() if key != _key(facts)]
-    return len(others), sorted({name for made in others for name, value in made.items() if facts.get(name) != value})
+    others = [recorded for key, recorded, _ in ResultsFile(results, facts).entries() if key != _key(facts)]
+    return len(others), sorted(
+        {name for recorded in others for name, value in recorded.items() if facts.get(name) != value}
+    )
 
 
 def facts_of(graph: Graph, limits: Limits) -> dict[str, Any]:
@@ -145,10 +147,10 @@ def _entry(line: bytes) -> Entry:
     entry = json.loads(line.decode("utf-8"))
     if not isinstance(entry, dict) or not {"key", "row"} <= entry.keys() or not isinstance(entry["key"], str):
         raise ValueError("it lacks the field key or row")
-    made = entry.get("made", {})
-    if not isinstance(made, dict):
+    recorded = entry.get("made", {})
+    if not isinstance(recorded, dict):
         raise ValueError("its field made is not an object")
-    return entry["key"], made, Row.of_document(entry["row"])
+    return entry["key"], recorded, Row.of_document(entry["row"])
 
 
 def _reason(error: Exception) -> str:

@@ -68,11 +68,11 @@ class Point:
 
     def cells(self) -> tuple[str, ...]:
         """The point as a row of a table: budget, peak, cost, result."""
-        found = ("", "")
+        figures = ("", "")
         if self.solved is not None:
             report = self.solved.report
-            found = (format_bytes(report.replay.peak_bytes), format_cost(report.replay.time, report.graph.cost_unit))
-        return (self.asked.text, *found, self.status.value)
+            figures = (format_bytes(report.replay.peak_bytes), format_cost(report.replay.time, report.graph.cost_unit))
+        return (self.asked.text, *figures, self.status.value)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -226,7 +226,7 @@ class _CurveSearch:
             while not self.runs.over() and (index := shared.take()) is not None:
                 if rest[index] >= least and rest[index] not in self.outcomes:
                     looks[rest[index]] = self._look_here(options, rest[index], most_s)
-            looks |= {rest[index]: found for index, found in shared.results(control).items()}
+            looks |= {rest[index]: result for index, result in shared.results(control).items()}
             lost = {rest[index]: error for index, error in shared.lost().items()}
         for budget, error in lost.items():
             if not self.runs.over() and self._missed(budget, error):
@@ -322,9 +322,9 @@ class _CurveSearch:
         """``control`` with a listener that adds the budget to every report."""
         if self.listener is None:
             return control
-        kept = self.runs.pool.within(budget)
+        entry = self.runs.pool.within(budget)
         place = f"{self.asked[budget].text} ({1 + list(self.asked).index(budget)} of {len(self.asked)})"
-        latest = Progress("", None if kept is None else kept.cost, self.runs.job.graph.total_cost)
+        latest = Progress("", None if entry is None else entry.cost, self.runs.job.graph.total_cost)
         return replace(control, listener=_Placed(place, self.listener, latest).report)
 
     def _refused(self, budget: int) -> Infeasible | None:

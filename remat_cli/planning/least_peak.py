@@ -179,12 +179,12 @@ class _Descent:
     def squeeze(self) -> None:
         """Anneal towards ever smaller peaks, from the schedule that computes everything once."""
         job, control, pool = self.runs.job, self.runs.control, self.runs.pool
-        found: list[tuple[int, ...]] = []
+        sequences: list[tuple[int, ...]] = []
         floor = max(bound.lower_bound_bytes for bound in self.proven)
         clock = control.part(_SQUEEZE_SHARE)
-        with suppress(Abandoned):  # ``found`` holds what it published before
-            run(lambda: squeeze(job.graph, floor, clock, job.context.seed, found.append), control, grace_s=_GRACE_S)
-        for computes in tuple(found):
+        with suppress(Abandoned):  # ``sequences`` holds what it published before
+            run(lambda: squeeze(job.graph, floor, clock, job.context.seed, sequences.append), control, grace_s=_GRACE_S)
+        for computes in tuple(sequences):
             pool.add(Found(Schedule(computes), exhausted=False, maker=_ANNEALED))
 
     def prove(self) -> None:

@@ -142,25 +142,25 @@ def last_within(need: Callable[[int], int], memory: int, low: int = 0) -> int:
     Raises:
         UsageError: If every batch is.
     """
-    known: list[tuple[int, int]] = []
+    samples: list[tuple[int, int]] = []
     high, batch, turn = _MOST + 1, low + 1, 0
     while low + 1 < high:
         needed = need(batch)
-        known = [*known[-1:], (batch, needed)]
+        samples = [*samples[-1:], (batch, needed)]
         low, high = (batch, high) if needed <= memory else (low, batch)
         turn += 1
-        aim = _aim(known, memory, low) if turn < _GUESSES or turn % 2 else 0
+        aim = _aim(samples, memory, low) if turn < _GUESSES or turn % 2 else 0
         batch = aim if low < aim < high else min(2 * low + 1, high - 1) if high > _MOST else (low + high) // 2
     if low >= _MOST:
         raise UsageError("memory does not grow with the batch, so every batch fits", hint="are these the right graphs?")
     return low
 
 
-def _aim(known: list[tuple[int, int]], memory: int, low: int) -> int:
+def _aim(samples: list[tuple[int, int]], memory: int, low: int) -> int:
     """The last batch within the memory on the line through two; the next if that is known to fit; 0 without a line."""
-    if len(known) < 2 or known[0][1] == known[1][1]:
+    if len(samples) < 2 or samples[0][1] == samples[1][1]:
         return 0
-    (a, least), (b, most) = known
+    (a, least), (b, most) = samples
     aim = a + (memory - least) * (b - a) // (most - least)
     return aim + 1 if aim == low else aim
 

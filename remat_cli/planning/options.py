@@ -75,11 +75,11 @@ class SolveOptions:
                 below one, or the suffix of the model file is neither ``.lp`` nor ``.mps``.
         """
         for name, (kinds, expected, optional) in _TYPES.items():
-            given = getattr(self, name)
-            if optional and given is None:
+            value = getattr(self, name)
+            if optional and value is None:
                 continue
-            if not isinstance(given, kinds) or (isinstance(given, bool) and name != "reorder"):
-                raise wrong_type(name, given, expected + (", or None" if optional else ""))
+            if not isinstance(value, kinds) or (isinstance(value, bool) and name != "reorder"):
+                raise wrong_type(name, value, expected + (", or None" if optional else ""))
         for name in ("write_model", "solver_log"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, Path(getattr(self, name)))

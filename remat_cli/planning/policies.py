@@ -148,14 +148,14 @@ def _others(
     beside = [other for other in TOOLS.values() if other is not tool and other.frontend == _frontend(graph) is not None]
     beside = [other for other in beside if other.needs is None or graph.metadata.get(other.needs)]
     limit_s = None if asked.time_limit_s is None else _OTHERS_SHARE * asked.time_limit_s / max(1, len(beside))
-    found = []
+    plans = []
     for other in beside:
         options = replace(asked, strategy=other.strategy, started_s=time.monotonic(), time_limit_s=limit_s)
         try:
-            found.append((other.name, solve(other.memory(graph), limit, options, listener=listener).plan))
+            plans.append((other.name, solve(other.memory(graph), limit, options, listener=listener).plan))
         except (Infeasible, LimitReached, StrategyMismatch):  # then there is nothing to say about it
             continue
-    return tuple(found)
+    return tuple(plans)
 
 
 def _frontend(graph: Graph) -> object:
@@ -177,11 +177,11 @@ def _require(graph: Graph, tool: Tool) -> None:
     Raises:
         StrategyMismatch: If it is one.
     """
-    given = _frontend(graph)
-    if given != tool.frontend and not tool.others:
+    frontend = _frontend(graph)
+    if frontend != tool.frontend and not tool.others:
         raise StrategyMismatch(
             f"{tool.name} needs a graph of remat export {tool.frontend}:..., and this one is "
-            + (f"of {given}:..." if isinstance(given, str) else "not exported from a framework"),
+            + (f"of {frontend}:..." if isinstance(frontend, str) else "not exported from a framework"),
             hint=f"export the training step: remat export {tool.frontend}:train.py:build",
         )
     if tool.needs is not None and not graph.metadata.get(tool.needs):

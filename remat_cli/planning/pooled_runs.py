@@ -67,12 +67,12 @@ class PooledRuns:
         known = self.pool.known_at(budget_bytes)
         if fresh and known is not None:
             known = Known(bounds=known.bounds) if known.bounds else None
-        seen: list[Found] = []
+        published: list[Found] = []
         try:
             task = Task(self.job.graph, budget_bytes, known, self.pool.host)
-            answer, ending = self.job.attempt(task, strategy=strategy, control=control, witness=seen.append)
+            answer, ending = self.job.attempt(task, strategy=strategy, control=control, witness=published.append)
         finally:
-            for found in tuple(seen):  # a run that was abandoned may still add to it
+            for found in tuple(published):  # a run that was abandoned may still add to it
                 self.pool.add(self._named(found))
         self.pool.add_answer(budget_bytes, self._named(answer) if isinstance(answer, Found) else answer)
         return answer, ending

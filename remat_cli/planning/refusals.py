@@ -32,13 +32,13 @@ def refuse_impossible(graph: Graph, budget_bytes: int, asked: Budget | None) -> 
     )
 
 
-def _least_words(graph: Graph, needed: int, kept: int) -> str:
+def _least_words(graph: Graph, needs: int, no_remat: int) -> str:
     """What is known of the least budget: what every plan needs, and what keeping everything takes."""
-    if needed >= _HOPELESS * kept:
-        enough = "and is enough" if needed == kept else f"and {_exact(kept)} is enough"
-        return f"recomputation cannot help: {_exact(needed)} is needed, {enough} without any{_what_helps(graph)}"
-    works = f"{_exact(kept)} works without recomputation"
-    return _and_the_least(f"no budget below {_exact(needed)} can work; {works}", "finds the least that works")
+    if needs >= _HOPELESS * no_remat:
+        enough = "and is enough" if needs == no_remat else f"and {_exact(no_remat)} is enough"
+        return f"recomputation cannot help: {_exact(needs)} is needed, {enough} without any{_what_helps(graph)}"
+    works = f"{_exact(no_remat)} works without recomputation"
+    return _and_the_least(f"no budget below {_exact(needs)} can work; {works}", "finds the least that works")
 
 
 _HOPELESS = 0.99
@@ -61,10 +61,10 @@ def _what_helps(graph: Graph) -> str:
     return ""
 
 
-def _and_the_least(known: str, does: str) -> str:
+def _and_the_least(text: str, does: str) -> str:
     """What is known of the least budget, and what finds or looks for it; ``fit`` has nothing that does."""
     finder = Worded(f"; solve_smallest {does}", f"; --minimize peak {does}", fit="")
-    return worded(lambda known, more: known + more, known, finder)
+    return worded(lambda text, more: text + more, text, finder)
 
 
 def no_plan(
@@ -92,17 +92,17 @@ def _what_works(graph: Graph, answer: NotFound, budget_bytes: int | None) -> str
     if answer.best is not None:
         works = min(works, peak_of(graph, answer.best))
     if budget_bytes is not None and works <= budget_bytes:  # this method makes no such plan, and others do
-        known = f"{_exact(works)} is known to work: take"
+        facts = f"{_exact(works)} is known to work: take"
         return Worded(
-            f'{known} strategy="auto", or strategy="keep-all" to recompute nothing',
-            f"{known} --strategy auto, or --strategy keep-all to recompute nothing",
+            f'{facts} strategy="auto", or strategy="keep-all" to recompute nothing',
+            f"{facts} --strategy auto, or --strategy keep-all to recompute nothing",
         )
     needs, who = peak_bound(graph).bytes, "every plan"
     if answer.peak_bound_bytes is not None and answer.peak_bound_bytes > needs:
         needs, who = answer.peak_bound_bytes, _EVERY[answer.scope or Scope.RESTRICTED]
-    known = f"the smallest budget known to work is {_exact(works)}"
-    said = worded(lambda who: f"{known}; {who} needs at least {_exact(needs)}", who)
-    return said if needs >= works else _and_the_least(said, "looks for a smaller one")
+    facts = f"the smallest budget known to work is {_exact(works)}"
+    text = worded(lambda who: f"{facts}; {who} needs at least {_exact(needs)}", who)
+    return text if needs >= works else _and_the_least(text, "looks for a smaller one")
 
 
 STOPPED = Worded(

@@ -28,8 +28,11 @@ def carried(graph: Graph, plans: Sequence[Plan], budget_bytes: int) -> Plan | No
     same = [plan for plan in plans if same_form(graph, plan.graph)]
     if not same:
         return None
-    found = [_without_copies(graph, same, budget_bytes), *(_with_copies(graph, plan, budget_bytes) for plan in same)]
-    fitting = [plan for plan in found if plan is not None and check(plan, budget_bytes=budget_bytes).ok]
+    candidates = [
+        _without_copies(graph, same, budget_bytes),
+        *(_with_copies(graph, plan, budget_bytes) for plan in same),
+    ]
+    fitting = [plan for plan in candidates if plan is not None and check(plan, budget_bytes=budget_bytes).ok]
     return min(fitting, key=lambda plan: plan.claim.cost, default=None)
 
 
@@ -57,12 +60,12 @@ def _with_copies(graph: Graph, plan: Plan, budget_bytes: int) -> Plan | None:
     """The statements of a plan with copies on ``graph``; None for a plan without."""
     if not plan.copies:
         return None
-    seen = replay(graph, plan.statements, host=plan.host)
+    replayed = replay(graph, plan.statements, host=plan.host)
     return Plan(
         graph=graph,
         statements=plan.statements,
         budget_bytes=budget_bytes,
-        claim=Claim(ClaimStatus.FEASIBLE, seen.time, graph.total_cost, Scope.ANY_ORDER, copies=Copies.ANY),
+        claim=Claim(ClaimStatus.FEASIBLE, replayed.time, graph.total_cost, Scope.ANY_ORDER, copies=Copies.ANY),
         strategy="carried",
         provenance={"remat": __version__},
         host=plan.host,

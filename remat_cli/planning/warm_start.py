@@ -121,21 +121,21 @@ def _with_host(plan: Plan, graph: Graph, host: Host) -> WarmStart:
             ),
         )
     try:
-        seen = replay(graph, derive(graph, computes, copying=schedule.copying), host=host)
+        replayed = replay(graph, derive(graph, computes, copying=schedule.copying), host=host)
     except ValueError:
-        seen = None
+        replayed = None
     if (
-        seen is None
-        or not seen.valid
-        or seen.peak_bytes > before.peak_bytes
-        or seen.time > before.time * (1 + SAME_COST)
+        replayed is None
+        or not replayed.valid
+        or replayed.peak_bytes > before.peak_bytes
+        or replayed.time > before.time * (1 + SAME_COST)
     ):
         raise UsageError(
             "the plan to start from copies in another way than searches do: values twice, or instances made anew",
             hint="start from a plan that remat has made",
         )
-    found = Found(schedule, exhausted=False, maker=_known_maker(plan.strategy), time=seen.time)
-    return WarmStart(found, seen.time, seen.peak_bytes)
+    found = Found(schedule, exhausted=False, maker=_known_maker(plan.strategy), time=replayed.time)
+    return WarmStart(found, replayed.time, replayed.peak_bytes)
 
 
 def _known_maker(text: str) -> str:

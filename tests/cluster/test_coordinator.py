@@ -1,4 +1,4 @@
-"""What searches on a cluster hear of each other, and when they end, on a cluster that follows a script."""
+"""What searches on a cluster receive of each other, and when they end, on a cluster that follows a script."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Scripted:
     def start(self, run, known):
         self.started.append((run, known))
 
-    def tell(self, budget_bytes, told):
-        self.told.setdefault(budget_bytes, []).append(told)
+    def send(self, budget_bytes, update):
+        self.told.setdefault(budget_bytes, []).append(update)
 
     def events(self):
         assert self.script, "the coordinator goes on after the end of the script"

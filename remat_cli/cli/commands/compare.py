@@ -101,13 +101,15 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
         if linked:
             waits_s, room = options["host_latency"] or 0.0, options["host_memory"]
             chosen = (options["links"], options["strategies"], limits)
-            found: Comparison | Linked = compare_links(model, budgets, *chosen, latency_s=waits_s, memory=room, **how)
+            comparison: Comparison | Linked = compare_links(
+                model, budgets, *chosen, latency_s=waits_s, memory=room, **how
+            )
         else:
-            found = compare(model, budgets, options["strategies"], limits, **how)
-    _write(found, format, output, out, cdn=options["cdn"])
-    if found.interrupted:
+            comparison = compare(model, budgets, options["strategies"], limits, **how)
+    _write(comparison, format, output, out, cdn=options["cdn"])
+    if comparison.interrupted:
         return ExitCode.INTERRUPTED
-    return ExitCode.OK if found.has_plan else ExitCode.NO
+    return ExitCode.OK if comparison.has_plan else ExitCode.NO
 
 
 def _note_unused(out: Output, results: Path, model: Graph, limits: Limits) -> None:

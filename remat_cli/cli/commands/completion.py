@@ -51,11 +51,11 @@ To use it, add this line to your shell's start file:
 @params.quiet_option
 def command(shell: str, output: str, quiet: bool) -> None:
     """Print the completion script for a shell."""
-    found = get_completion_class(shell)
-    assert found is not None, shell
+    kind = get_completion_class(shell)
+    assert kind is not None, shell
     require_writable(output)
     remat = click.get_current_context().find_root().command
-    Output(quiet=quiet, file=output).report(f"{found(remat, {}, 'remat', COMPLETION).source()}\n")
+    Output(quiet=quiet, file=output).report(f"{kind(remat, {}, 'remat', COMPLETION).source()}\n")
 
 
 @add_completion_class

@@ -61,21 +61,21 @@ def command(
         units = f"{difference.old.graph.cost_unit} and {difference.new.graph.cost_unit}"
         hint = "leave --max-cost-increase out"
         raise UsageError(f"the costs cannot be compared: their units differ, {units}", hint=hint)
-    found = beyond(difference, max_cost_increase=max_cost_increase, max_peak_increase=max_peak_increase)
+    findings = beyond(difference, max_cost_increase=max_cost_increase, max_peak_increase=max_peak_increase)
     out = Output(color, quiet, file=output)
     tolerant = max_cost_increase is not None or max_peak_increase is not None
-    out.report(_formatted(difference, found, tolerant, format, old, new, out), beside=format == "text")
-    return ExitCode.NO if found else ExitCode.OK
+    out.report(_formatted(difference, findings, tolerant, format, old, new, out), beside=format == "text")
+    return ExitCode.NO if findings else ExitCode.OK
 
 
 def _formatted(
-    difference: Difference, found: Sequence[Finding], tolerant: bool, format: str, old: str, new: str, out: Output
+    difference: Difference, findings: Sequence[Finding], tolerant: bool, format: str, old: str, new: str, out: Output
 ) -> str:
 
     if format == "json":
-        return document_json(reports.diff_document(difference, found, old_path=old, new_path=new))
+        return document_json(reports.diff_document(difference, findings, old_path=old, new_path=new))
     if format == "github":
-        return reports.diff_github(difference, found, new_path=new)
+        return reports.diff_github(difference, findings, new_path=new)
     if format == "markdown":
-        return reports.diff_markdown(difference, found, old_path=old, new_path=new, tolerant=tolerant)
-    return reports.diff_text(difference, found, out.style(), tolerant=tolerant)
+        return reports.diff_markdown(difference, findings, old_path=old, new_path=new, tolerant=tolerant)
+    return reports.diff_text(difference, findings, out.style(), tolerant=tolerant)

@@ -48,17 +48,17 @@ def command(check: bool, output: str, format: str, quiet: bool, color: str) -> i
 
 def _facts(name: str, solver_class: Any, *, check: bool) -> dict[str, Any]:
     solver = solver_class()
-    found = solver.availability()
+    availability = solver.availability()
     facts = {
         "name": name,
         "title": solver.title,
-        "available": found.available,
-        "version": found.version,
-        "path": found.path,
-        "licence": found.licence,
-        "problem": found.problem,
-        "hint": found.hint,
-        "optional": found.optional,
+        "available": availability.available,
+        "version": availability.version,
+        "path": availability.path,
+        "licence": availability.licence,
+        "problem": availability.problem,
+        "hint": availability.hint,
+        "optional": availability.optional,
         "options": [list(o) for o in describe_options(solver_class)],
     }
     if check:

@@ -74,7 +74,7 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
     out = Output(options["color"], options["quiet"], file=options["output"])
     model = read_graph(graph, options["keys"])
     limits = search_options.solve_options(options, Limits)
-    found = worth(
+    result = worth(
         model,
         budgets,
         options["links"],
@@ -87,16 +87,16 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
         note=out.note,
     )
     if format == "json":
-        out.report(worth_json(found))
+        out.report(worth_json(result))
     elif format == "csv":
-        out.report(worth_csv(found))
+        out.report(worth_csv(result))
     elif format == "html":
-        out.write(options["output"], page_of(found, current().command_line(), cdn=options["cdn"]))
+        out.write(options["output"], page_of(result, current().command_line(), cdn=options["cdn"]))
     else:
-        out.report(worth_text(found, out.style()))
-    if found.interrupted:
+        out.report(worth_text(result, out.style()))
+    if result.interrupted:
         return ExitCode.INTERRUPTED
-    return ExitCode.OK if any(offer.both is not None for offer in found.offers) else ExitCode.NO
+    return ExitCode.OK if any(offer.both is not None for offer in result.offers) else ExitCode.NO
 
 
 def _said(row: Row, done: int, whole: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 _OTHERS = ("search", "anneal", "lns")
-"""Strategies of the searches beside a search by ``auto``, in turn: exact stages would only be repeated. Untuned."""
+"""Strategies of the helpers of a search by ``auto``, in turn: exact stages would only be repeated. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Run:
     Attributes:
         number: Its number; searches are counted from 0.
         budget_bytes: The budget.
-        leading: Whether it is the search that was asked for; the others run beside it, with other seeds.
+        leading: Whether it is the search that was asked for; helpers run at the same time, with other seeds.
         strategy: Strategy with options.
         seed: Its seed.
         most_s: Seconds that it may take; None for no limit.
@@ -38,14 +38,14 @@ class _Budget:
     Attributes:
         led: Leading searches that ran.
         leader: The leading search that runs now.
-        beside: Numbers of the others that run now.
-        helped: Others that were started.
+        helpers: Numbers of the helpers that run now.
+        helped: Helpers that were started.
         lost: Searches whose workers were lost.
     """
 
     led: int = 0
     leader: int | None = None
-    beside: set[int] = field(default_factory=set)
+    helpers: set[int] = field(default_factory=set)
     helped: int = 0
     lost: int = 0
 
@@ -93,9 +93,9 @@ class Assignment:
             run = self._run(budget, leading=True, most_s=None if remaining_s is None else share * remaining_s)
             self.budgets[budget].leader = run.number
         else:
-            budget = min(self.budgets, key=lambda b: (len(self.budgets[b].beside), self.budgets[b].helped, b))
+            budget = min(self.budgets, key=lambda b: (len(self.budgets[b].helpers), self.budgets[b].helped, b))
             run = self._run(budget, leading=False, most_s=remaining_s)
-            self.budgets[budget].beside.add(run.number)
+            self.budgets[budget].helpers.add(run.number)
             self.budgets[budget].helped += 1
         self.runs[run.number] = run
         self.started += 1
@@ -115,7 +115,7 @@ class Assignment:
         state = self.budgets.get(run.budget_bytes)
         if state is None:
             return
-        state.beside.discard(run.number)
+        state.helpers.discard(run.number)
         if state.leader == run.number:
             state.leader = None
             state.led += 1

@@ -1,7 +1,7 @@
-"""Spreads searches over a cluster: gives every worker one, and passes on to each what the others find.
+"""Coordinates the searches on a cluster: gives every worker one, and sends to each what the others find.
 
 A schedule within a budget is within every larger one, and a bound for a budget holds for every smaller one. So each
-search hears of the cheapest schedule that any search found within its budget, and of every bound that holds for it. A
+search receives the cheapest schedule that any search found within its budget, and every bound that holds for it. A
 search ends when its plan is proven within the gap, wherever the proof comes from.
 """
 
@@ -20,14 +20,14 @@ from remat_cli.tolerances import NOTHING_LEFT
 _LOSSES = 3
 """Searches for a budget whose workers were lost, after which it gets none any more. Untuned."""
 _LAST_ANSWERS_S = 3.0
-"""Seconds that the searches get to answer after the time limit or Ctrl-C. What they told before counts. Untuned."""
+"""Seconds that searches get to answer after the time limit or Ctrl-C. What they sent before counts. Untuned."""
 _RESERVE_S = 1.0
 """Seconds before the end of the time at which no search starts any more. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What the searches for a budget are told.
+    """What is sent to the searches for a budget.
 
     Attributes:
         found: The cheapest schedule within the budget, with all bounds that hold for it; None for no schedule.
@@ -78,8 +78,8 @@ class Cluster(Protocol):
         """Start a search, or have it wait for a worker."""
         ...
 
-    def tell(self, budget_bytes: int, told: Update) -> None:
-        """Tell the searches for a budget, those that start later too."""
+    def send(self, budget_bytes: int, update: Update) -> None:
+        """Send ``update`` to the searches for a budget, those that start later included."""
         ...
 
     def events(self) -> list[Event]:
@@ -97,7 +97,7 @@ class Coordinator:
         assignment: Which search comes next.
         listener: Receives the progress.
         outcomes: How the leading search for each budget ended.
-        told: What the searches for each budget were told last.
+        updates: What was sent last to the searches for each budget.
         ended: The searches that gave an answer.
     """
 
@@ -106,7 +106,7 @@ class Coordinator:
     assignment: Assignment
     listener: Callable[[Progress], None] | None = None
     outcomes: dict[int, Outcome] = field(default_factory=dict)
-    told: dict[int, Update] = field(default_factory=dict)
+    updates: dict[int, Update] = field(default_factory=dict)
     ended: list[Ended] = field(default_factory=list)
 
     @classmethod
@@ -125,7 +125,7 @@ class Coordinator:
         """Run searches until every budget is closed or the time is over; how those for each budget ended."""
         control = self.runs.control
         for budget in tuple(self.assignment.budgets):
-            self._tell(budget)
+            self._send(budget)
             self._close_if_proven(budget)
         while self.assignment.budgets and not control.stopping():
             self._assign()
@@ -144,7 +144,7 @@ class Coordinator:
         while (run := self.assignment.next(slots, remaining)) is not None:
             known = self.runs.pool.known_at(run.budget_bytes)
             if run.leading and run.budget_bytes not in self.outcomes and known is not None:
-                # As in ``curve``: the plan for a smaller budget makes models larger. It hears of it later.
+                # As in ``curve``: the plan for a smaller budget makes models larger. It is sent later.
                 known = Known(bounds=known.bounds) if known.bounds else None
             self.cluster.start(run, known)
 
@@ -172,18 +172,18 @@ class Coordinator:
                 self._close(run.budget_bytes, outcome)
 
     def _pass_on(self) -> None:
-        """Tell the searches for every open budget what is new for them."""
+        """Send to the searches for every open budget what is new for them."""
         for budget in tuple(self.assignment.budgets):
-            self._tell(budget)
+            self._send(budget)
             self._close_if_proven(budget)
 
-    def _tell(self, budget: int, *, closed: bool = False) -> None:
-        kept = self.runs.pool.within(budget)
-        found = None if kept is None else replace(kept.found, bounds=self.runs.pool.bounds_at(budget))
-        told = Update(found, closed)
-        if told != self.told.get(budget):
-            self.told[budget] = told
-            self.cluster.tell(budget, told)
+    def _send(self, budget: int, *, closed: bool = False) -> None:
+        entry = self.runs.pool.within(budget)
+        found = None if entry is None else replace(entry.found, bounds=self.runs.pool.bounds_at(budget))
+        update = Update(found, closed)
+        if update != self.updates.get(budget):
+            self.updates[budget] = update
+            self.cluster.send(budget, update)
 
     def _close_if_proven(self, budget: int) -> None:
         if self.runs.pool.proven_within(budget, max(NOTHING_LEFT, self.runs.job.context.gap)):
@@ -192,7 +192,7 @@ class Coordinator:
     def _close(self, budget: int, outcome: Outcome) -> None:
         self.outcomes[budget] = outcome
         self.assignment.close(budget)
-        self._tell(budget, closed=True)
+        self._send(budget, closed=True)
         self._report(f"{len(self.assignment.budgets)} budgets open")
 
     def _end(self) -> None:

@@ -1,7 +1,7 @@
 """Searches on the workers of a Dask cluster.
 
-A search tells what it found by events of the scheduler, and hears of the others through a variable of the scheduler, so
-that what is known outlives every worker. A search whose worker is lost starts again on another one.
+A search sends what it found as events of the scheduler, and receives what others found in a variable of the scheduler,
+so that what is known outlives every worker. A search whose worker is lost starts again on another one.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ CONNECT_S = 20
 _POLL_S = 0.1
 _COUNT_EVERY_S = 1.0
 """Seconds after which workers are counted again."""
-_TALK_EVERY_S = 0.5
-"""Seconds after which a search tells what it found and asks what others found. Untuned."""
+_EXCHANGE_EVERY_S = 0.5
+"""Seconds after which a search sends what it found and asks what others found. Untuned."""
 _GET_S = 20.0
 """Seconds to wait for the answer of the scheduler."""
 _RETRIES = 2
@@ -108,7 +108,7 @@ class DaskCluster:
         happened: Events that were not taken yet.
         runs: The searches that were started, by number.
         futures: Their results, while they run.
-        variables: What the searches for each budget are told.
+        variables: What is sent to the searches for each budget.
         counted: When the workers were counted last, and how many searches they run at a time.
     """
 
@@ -159,13 +159,13 @@ class DaskCluster:
         else:
             self.happened.put(Ended(run, answer, outcome, worked_s))
 
-    def tell(self, budget_bytes: int, told: Update) -> None:
+    def send(self, budget_bytes: int, update: Update) -> None:
         """Set the variable of the budget."""
         from distributed import Variable
 
         if budget_bytes not in self.variables:
             self.variables[budget_bytes] = Variable(_variable(self.name, budget_bytes), client=self.client)
-        self.variables[budget_bytes].set(pickle.dumps(told))
+        self.variables[budget_bytes].set(pickle.dumps(update))
 
     def events(self) -> list[Event]:
         """See the class."""
@@ -176,7 +176,7 @@ class DaskCluster:
                 found.append(self.happened.get_nowait())
         return found
 
-    def heard(self, event: tuple[float, Any]) -> None:
+    def receive(self, event: tuple[float, Any]) -> None:
         """Take an event of the scheduler; called by Dask."""
         number, message = event[1]
         if number in self.runs:
@@ -212,7 +212,7 @@ def dask_cluster(
         name = f"remat-{uuid.uuid4().hex}"
         alone = replace(options, started_s=None, start=None, threads=options.threads or 1)
         cluster = DaskCluster(client, alone, held(client, graph), name, search or searched)
-        client.subscribe_topic(name, cluster.heard)
+        client.subscribe_topic(name, cluster.receive)
         try:
             yield cluster
         finally:
@@ -234,31 +234,31 @@ def searched(graph: Graph, options: SolveOptions, run: Run, known: Known | None,
     """
     mine = replace(options, strategy=run.strategy, seed=run.seed, time_limit_s=run.most_s)
     job = Job.of(graph, mine, None)
-    talk = Messenger(run, name, job.context.control.cancelled, format_spec(job.strategy.name, job.strategy))
-    with talk.going():
-        task = Task(graph, run.budget_bytes, known, options.host, news=talk.news)
+    messenger = Messenger(run, name, job.context.control.cancelled, format_spec(job.strategy.name, job.strategy))
+    with messenger.going():
+        task = Task(graph, run.budget_bytes, known, options.host, news=messenger.news)
         try:
-            answer, ending = job.attempt(task, witness=talk.found)
+            answer, ending = job.attempt(task, witness=messenger.found)
         except SolverFailed as error:
             answer, ending = NotFound(f"the solver failed: {error.message}"), Ending(Outcome.SOLVER_FAILED)
     if isinstance(answer, Found):
-        answer = talk.named(answer)
+        answer = messenger.named(answer)
     return pickle.dumps((answer, ending.outcome, time.monotonic() - job.started_s))
 
 
 @dataclass(slots=True)
 class Messenger:
-    """What a search tells and hears, in a thread beside it.
+    """Exchanges what a search finds with the others, in a thread of its own.
 
     Attributes:
         run: The search.
         name: Names the variables and events of its command.
         stop: Stops the search.
         maker: Text form of its strategy.
-        latest: What it found and did not tell yet.
-        told: What it was told last.
+        latest: What it found and did not send yet.
+        update: What it received last.
         ended: Set at its end.
-        lock: Guards ``latest`` and ``told``.
+        lock: Guards ``latest`` and ``update``.
     """
 
     run: Run
@@ -266,7 +266,7 @@ class Messenger:
     stop: threading.Event
     maker: str
     latest: Found | None = None
-    told: Update | None = None
+    update: Update | None = None
     ended: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -282,18 +282,18 @@ class Messenger:
     def news(self) -> tuple[Found, ...]:
         """What the others found since the last call."""
         with self.lock:
-            told, self.told = self.told, None
-        return () if told is None or told.found is None else (told.found,)
+            update, self.update = self.update, None
+        return () if update is None or update.found is None else (update.found,)
 
     @contextlib.contextmanager
     def going(self) -> Iterator[None]:
-        """While inside, talk."""
+        """While inside, messages are exchanged."""
         from distributed import Variable, get_client, get_worker
 
         worker = get_worker()
         variable = Variable(_variable(self.name, self.run.budget_bytes), client=get_client())
         asked = (worker, worker.get_current_task(), variable)
-        thread = threading.Thread(target=self._go, args=asked, name="remat-talk", daemon=True)
+        thread = threading.Thread(target=self._go, args=asked, name="remat-exchange", daemon=True)
         thread.start()
         try:
             yield
@@ -303,7 +303,7 @@ class Messenger:
 
     def _go(self, worker: Any, task: str, variable: Any) -> None:
         before = b""
-        while not self.ended.wait(_TALK_EVERY_S):
+        while not self.ended.wait(_EXCHANGE_EVERY_S):
             if (state := worker.state.tasks.get(task)) is None or state.state == "cancelled":
                 self.stop.set()  # the command has ended, in whatever way
                 return
@@ -316,8 +316,8 @@ class Messenger:
             except Exception:  # the scheduler is gone or busy: the search goes on alone
                 continue
             if message != before:
-                before, told = message, pickle.loads(message)
+                before, update = message, pickle.loads(message)
                 with self.lock:
-                    self.told = told
-                if told.closed:
+                    self.update = update
+                if update.closed:
                     self.stop.set()
