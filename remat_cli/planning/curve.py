@@ -144,7 +144,7 @@ def solve_curve(
         if dask is None:
             search.run()
         else:
-            search.spread(dask)
+            search.run_on_cluster(dask)
     points = tuple(search.point(budget_bytes) for budget_bytes in search.asked)
     if search.failed is not None and not any(point.solved for point in points):
         raise search.failed
@@ -182,18 +182,18 @@ class _CurveSearch:
         possible = [budget for budget in self.asked if self._refused(budget) is None]
         if not self.runs.job.strategy.minds_budget:  # its schedule is the same for every budget
             for budget in possible[-1:]:
-                self._work(budget, self.runs.control)
+                self.run_budget(budget, self.runs.control)
             self.outcomes = dict.fromkeys(possible, Outcome.FINISHED)
             return
         if len(possible) > 1 and self.jobs > 1 and len(possible) * len(self.runs.job.graph.nodes) >= _WORTH_PROCESSES:
-            self._look_together(possible)
+            self._first_runs_in_parallel(possible)
         elif len(possible) > 1:
             rest = [b for b in possible[self._smallest_with_plan(possible) :] if b not in self.outcomes]
             for k, budget in enumerate(rest):
-                self._work(budget, self.runs.first_of(len(rest) - k + 1, self._quick_s))
-        self._close([budget for budget in possible if self._open(budget)])
+                self.run_budget(budget, self.runs.first_of(len(rest) - k + 1, self._quick_s))
+        self._long_runs([budget for budget in possible if self._open(budget)])
 
-    def spread(self, address: str) -> None:
+    def run_on_cluster(self, address: str) -> None:
         """Search on the workers of a Dask cluster."""
         from remat_cli.planning.cluster.dask import search_on_cluster
 
@@ -203,7 +203,7 @@ class _CurveSearch:
         elif possible:
             self.outcomes = search_on_cluster(address, self.runs, possible, self.listener)
 
-    def _look_together(self, possible: list[int]) -> None:
+    def _first_runs_in_parallel(self, possible: list[int]) -> None:
         """Make the first runs in parallel: of the smallest budgets here, of the largest in other processes.
 
         This process then takes further budgets, from the small end. Runs in ``rest`` do not learn from one another, so
@@ -218,21 +218,21 @@ class _CurveSearch:
         timed = control.deadline_s is not None
         options = replace(job.options, time_limit_s=most_s if timed else None, started_s=None, threads=1, start=None)
         calls = [(job.graph, options, budget, self.asked[budget], most_s) for budget in rest]
-        with shared_calls(_look, calls, self.jobs - 1, "remat_cli.planning.preload", most_s + _LATE_S) as shared:
+        with shared_calls(_first_run, calls, self.jobs - 1, "remat_cli.planning.preload", most_s + _LATE_S) as shared:
             shared.begin(_PROCESSES_AFTER_S)
             first = self._smallest_with_plan(possible)
             least = possible[first] if first < len(possible) else math.inf
-            looks: dict[int, tuple[SolutionPool, Outcome]] = {}
+            first_runs: dict[int, tuple[SolutionPool, Outcome]] = {}
             while not self.runs.over() and (index := shared.take()) is not None:
                 if rest[index] >= least and rest[index] not in self.outcomes:
-                    looks[rest[index]] = self._look_here(options, rest[index], most_s)
-            looks |= {rest[index]: result for index, result in shared.results(control).items()}
+                    first_runs[rest[index]] = self._first_run_here(options, rest[index], most_s)
+            first_runs |= {rest[index]: result for index, result in shared.results(control).items()}
             lost = {rest[index]: error for index, error in shared.lost().items()}
         for budget, error in lost.items():
-            if not self.runs.over() and self._missed(budget, error):
-                looks[budget] = self._look_here(options, budget, most_s)
+            if not self.runs.over() and self._is_repeated(budget, error):
+                first_runs[budget] = self._first_run_here(options, budget, most_s)
         # In the order of budgets, not of arrival: among equal schedules the pool keeps the first.
-        for budget, (pool, outcome) in sorted(looks.items()):
+        for budget, (pool, outcome) in sorted(first_runs.items()):
             if budget >= least and budget not in self.outcomes:
                 self.runs.pool.merge(pool)
                 self.outcomes[budget] = outcome
@@ -240,7 +240,7 @@ class _CurveSearch:
             place = f"{len(self.outcomes)} of {len(self.asked)} budgets have had a first run"
             self.listener(Progress(place, None, job.graph.total_cost))
 
-    def _missed(self, budget: int, error: BaseException) -> bool:
+    def _is_repeated(self, budget: int, error: BaseException) -> bool:
         """Report that a first run was lost; returns whether to repeat it, which is useless if it ran out of time."""
         again = not isinstance(error, TimeoutError)
         if self.listener is not None:
@@ -248,11 +248,11 @@ class _CurveSearch:
             self.listener(Progress(f"{self.asked[budget].text}: the first run {ending}"))
         return again
 
-    def _look_here(self, options: SolveOptions, budget: int, most_s: float) -> tuple[SolutionPool, Outcome]:
+    def _first_run_here(self, options: SolveOptions, budget: int, most_s: float) -> tuple[SolutionPool, Outcome]:
         """Make a first run in this process, exactly as another process would; an interrupted run counts."""
         job = Job.of(self.runs.job.graph, options, None)
         job.context.control.cancelled = self.runs.control.cancelled
-        return _looked(job, budget, self.asked, most_s, self.listener)
+        return _run_alone(job, budget, self.asked, most_s, self.listener)
 
     def _smallest_with_plan(self, possible: list[int]) -> int:
         """Index of the smallest budget for which a plan is found; ``len(possible)`` if there is none.
@@ -261,14 +261,14 @@ class _CurveSearch:
         """
         fails, fits, at = -1, len(possible), 0
         while fails + 1 < fits and not self.runs.over():
-            self._work(possible[at], self.runs.first_of(len(possible), self._quick_s))
+            self.run_budget(possible[at], self.runs.first_of(len(possible), self._quick_s))
             # A run may publish plans for other budgets than its own, so ask the pool.
             fits = next((k for k in range(fits) if self.runs.pool.within(possible[k]) is not None), fits)
             fails = max(fails, at if at < fits else -1)
             at = (fails + fits) // 2
         return fits
 
-    def _close(self, budgets: list[int]) -> None:
+    def _long_runs(self, budgets: list[int]) -> None:
         """Make long runs for the open budgets: with a plan by rising budget, then without one by falling budget.
 
         A rising order improves the bounds and plans of the budgets that follow. Without a plan, the largest budget is
@@ -277,9 +277,9 @@ class _CurveSearch:
         missing = [budget for budget in reversed(budgets) if self.runs.pool.within(budget) is None]
         planned = [budget for budget in budgets if budget not in missing]
         for k, budget in enumerate(planned):
-            self._work(budget, self.runs.first_of(len(planned) - k + (1 if missing else 0)))
+            self.run_budget(budget, self.runs.first_of(len(planned) - k + (1 if missing else 0)))
         for k, budget in enumerate(missing):
-            self._work(budget, self.runs.first_of(len(missing) - k))
+            self.run_budget(budget, self.runs.first_of(len(missing) - k))
             if self.runs.pool.within(budget) is None:
                 return  # the smaller budgets are harder still
 
@@ -287,7 +287,7 @@ class _CurveSearch:
         """Whether a longer run may find more: the budget had no run yet, or its latest ended at the time limit."""
         return self.outcomes.get(budget, Outcome.TIME_LIMIT) is Outcome.TIME_LIMIT
 
-    def _work(self, budget: int, clock: Control) -> None:
+    def run_budget(self, budget: int, clock: Control) -> None:
         """Run the strategy for a budget, unless time is over or its plan is proven optimal."""
         job, control, pool = self.runs.job, self.runs.control, self.runs.pool
         if self.runs.over():
@@ -302,7 +302,7 @@ class _CurveSearch:
         # search stops early. The second run gets it.
         fresh = budget not in self.outcomes
         try:
-            answer, ending = self.runs.run(budget, self._heard(run_clock, budget), fresh=fresh)
+            answer, ending = self.runs.run(budget, self._with_place(run_clock, budget), fresh=fresh)
             outcome = ending.outcome
         except SolverFailed as error:
             self.failed = self.failed or error
@@ -318,14 +318,14 @@ class _CurveSearch:
     def _quick_s(self) -> float:
         return _QUICK_S + _QUICK_PER_NODE_S * len(self.runs.job.graph.nodes)
 
-    def _heard(self, control: Control, budget: int) -> Control:
+    def _with_place(self, control: Control, budget: int) -> Control:
         """``control`` with a listener that adds the budget to every report."""
         if self.listener is None:
             return control
         entry = self.runs.pool.within(budget)
         place = f"{self.asked[budget].text} ({1 + list(self.asked).index(budget)} of {len(self.asked)})"
         latest = Progress("", None if entry is None else entry.cost, self.runs.job.graph.total_cost)
-        return replace(control, listener=_Placed(place, self.listener, latest).report)
+        return replace(control, listener=_PlacedProgress(place, self.listener, latest).report)
 
     def _refused(self, budget: int) -> Infeasible | None:
         """Why no plan can fit a budget, if its working sets alone prove that; else None."""
@@ -356,7 +356,7 @@ class _CurveSearch:
         return Point(asked, budget, PointStatus.OPTIMAL if optimal else PointStatus.FEASIBLE, solved)
 
 
-def _look(
+def _first_run(
     graph: Graph, options: SolveOptions, budget: int, asked: Budget, most_s: float
 ) -> tuple[SolutionPool, Outcome]:
     """Make the first run for a budget in a process of its own; returns what it found and how it ended.
@@ -368,21 +368,21 @@ def _look(
         asked: The budget as asked.
         most_s: Seconds that the run may take.
     """
-    return _looked(Job.of(graph, options, None), budget, {budget: asked}, most_s, None)
+    return _run_alone(Job.of(graph, options, None), budget, {budget: asked}, most_s, None)
 
 
-def _looked(
+def _run_alone(
     job: Job, budget: int, asked: dict[int, Budget], most_s: float, listener: Callable[[Progress], None] | None
 ) -> tuple[SolutionPool, Outcome]:
     """Make a first run that shares nothing with the runs for other budgets; what it found and how it ended."""
     search = _CurveSearch(PooledRuns(job, SolutionPool(job.graph, job.options.host)), asked, listener)
     control = search.runs.control
-    search._work(budget, control if control.deadline_s is not None else control.part(most_s=most_s))
+    search.run_budget(budget, control if control.deadline_s is not None else control.part(most_s=most_s))
     return search.runs.pool, search.outcomes.get(budget, Outcome.TIME_LIMIT)
 
 
 @dataclass(slots=True)
-class _Placed:
+class _PlacedProgress:
     """Passes progress on, with the budget that it belongs to."""
 
     place: str

@@ -350,21 +350,21 @@ class Died(Exception):
         (TimeoutError(), "did not end in its time", False),
     ],
 )
-def test_a_look_that_is_lost_is_said_and_taken_again_unless_it_did_not_end(monkeypatch, error, said, again):
+def test_a_first_run_that_is_lost_is_said_and_repeated_unless_it_did_not_end(monkeypatch, error, said, again):
     monkeypatch.setattr("remat_cli.planning.curve._WORTH_PROCESSES", 0)
     monkeypatch.setattr("remat_cli.planning.processes.SharedCalls.begin", lambda shared, after_s: shared.left.pop())
     monkeypatch.setattr("remat_cli.planning.processes.SharedCalls.lost", lambda shared: {len(shared.calls) - 1: error})
-    looked = []
-    look_here = _CurveSearch._look_here
+    budgets = []
+    first_run_here = _CurveSearch._first_run_here
 
-    def look(course, options, budget, most_s):
-        looked.append(course.asked[budget].text)
-        return look_here(course, options, budget, most_s)
+    def first_run(search, options, budget, most_s):
+        budgets.append(search.asked[budget].text)
+        return first_run_here(search, options, budget, most_s)
 
-    monkeypatch.setattr(_CurveSearch, "_look_here", look)
+    monkeypatch.setattr(_CurveSearch, "_first_run_here", first_run)
     heard = []
     curve = solve_curve(build_graph("linear{n=8}"), "60%:90%:10%", jobs=2, listener=heard.append)
-    assert looked == ["70%", "80%", *(["90%"] if again else [])]
+    assert budgets == ["70%", "80%", *(["90%"] if again else [])]
     assert f"90%: the first run {said}" in [progress.activity for progress in heard]
     assert all(point.status is PointStatus.OPTIMAL for point in curve.points)
 
@@ -372,6 +372,8 @@ def test_a_look_that_is_lost_is_said_and_taken_again_unless_it_did_not_end(monke
 def test_a_process_that_dies_costs_no_plan(monkeypatch):
     monkeypatch.setattr("remat_cli.planning.curve._WORTH_PROCESSES", 0)
     monkeypatch.setattr("remat_cli.planning.curve._PROCESSES_AFTER_S", 0.0)
-    monkeypatch.setattr("remat_cli.planning.curve._look", os.abort)  # called with arguments, it fails in its process
+    monkeypatch.setattr(
+        "remat_cli.planning.curve._first_run", os.abort
+    )  # called with arguments, it fails in its process
     curve = solve_curve(build_graph("linear{n=8}"), "60%:90%:10%", jobs=2)
     assert all(point.status is PointStatus.OPTIMAL for point in curve.points)
