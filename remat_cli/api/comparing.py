@@ -97,7 +97,7 @@ def compare_links(
         links: As for :func:`worth`.
         strategies: As for :func:`compare`; ``"all"`` are those that can be asked with a host.
         limits: How every cell is solved, as for :func:`compare`; its host is not used.
-        latency_s: Seconds that every copy takes beside its bytes.
+        latency_s: Seconds that every copy takes, whatever its size.
         memory: Host memory for values, ``"64GiB"`` or bytes; None for no limit.
         executor: As for :func:`compare`.
         results: As for :func:`compare`.
@@ -140,7 +140,7 @@ def worth(
         links: Links to the host: ``pcie3``, ``pcie4``, ``pcie5``, ``nvlink-c2c``, or bandwidths such as
             ``25GB/s:20GB/s``; one by one, or as text with commas between them.
         limits: How every plan is solved, as for :func:`compare`; its host is not used.
-        latency_s: Seconds that every copy takes beside its bytes.
+        latency_s: Seconds that every copy takes, whatever its size.
         memory: Host memory for values, ``"64GiB"`` or bytes; None for no limit.
         executor: As for :func:`compare`.
         results: As for :func:`compare`.

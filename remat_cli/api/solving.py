@@ -238,7 +238,7 @@ def policy(
     *,
     listener: Callable[[Progress], None] | None = None,
 ) -> Policy:
-    """The best plan of ``graph`` that the tool ``to`` can carry out, and the best of all plans beside it.
+    """The best plan of ``graph`` that the tool ``to`` can carry out, and the best of all plans to compare it with.
 
     Args:
         graph: The graph: an object, a path, or the data of a document, from ``remat export``.

@@ -61,17 +61,17 @@ class Output:
             return False
         return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
-    def report(self, text: str, *, beside: bool = False) -> None:
+    def report(self, text: str, *, secondary: bool = False) -> None:
         """Print a report, which must end in a newline, or write it to the file.
 
         Args:
             text: The report.
-            beside: Whether the answer is elsewhere, in a plan or in the exit code: then it is not printed if quiet.
+            secondary: Whether the answer is elsewhere, in a plan or in the exit code: then it is not printed if quiet.
         """
         if self.file != "-":
             self.write(self.file, text)
             return
-        if self.quiet and (beside or self.payload_on_stdout):
+        if self.quiet and (secondary or self.payload_on_stdout):
             return
         try:
             shown = printable_lines(text, colours=self.colourful(self.report_stream))

@@ -155,7 +155,7 @@ def quiet_option(command: F) -> F:
         "-q",
         "--quiet",
         is_flag=True,
-        help="Print only errors and the answer: no progress, no notes, and no report beside "
+        help="Print only errors and the answer: no progress, no notes, and no report next to "
         "a plan or an exit code that is the answer.",
     )(command)
 

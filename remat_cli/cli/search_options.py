@@ -56,7 +56,7 @@ def seed_option(command: params.F) -> params.F:
 def host_options(command: params.F) -> params.F:
     """``--host-bandwidth``, ``--host-memory`` and ``--host-latency``."""
     for option in (
-        click.option("--host-latency", type=params.DURATION, help="What every copy takes beside its bytes: 0.01ms."),
+        click.option("--host-latency", type=params.DURATION, help="Time of every copy whatever its size: 0.01ms."),
         click.option(
             "--host-memory", type=params.SIZE, help="Most host memory for values: 64GiB.  [default: no limit]"
         ),

@@ -96,7 +96,7 @@ def _report(solved: Solved, out: Output, format: str) -> None:
         return
     out.report(
         plan_text(solved.report, out.style(), run=solved.plan.run, ending=solved.ending, cached=cached),
-        beside=True,
+        secondary=True,
     )
 
 
@@ -175,7 +175,7 @@ def _report_curve(curve: Curve, rows: Sequence[CurveRow], out: Output, format: s
     elif format == "csv":
         out.report(curve_csv(rows))
     else:
-        out.report(curve_text(curve.graph, rows, out.style(), curve.outcome, curve.wall_s), beside=True)
+        out.report(curve_text(curve.graph, rows, out.style(), curve.outcome, curve.wall_s), secondary=True)
 
 
 def _curve_code(curve: Curve, *, require_optimal: bool) -> ExitCode:

@@ -32,7 +32,7 @@ _RECOMPUTE, _COPY, _BOTH = "auto", "offload{recompute=false}", "offload"
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How the cells of a comparison are run, and who hears of them.
+    """How the cells of a comparison are run, and who is notified.
 
     Attributes:
         executor: Runs the cells; None for all cores of this machine. Its processes are spawned, so a script must keep

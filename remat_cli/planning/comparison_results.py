@@ -37,7 +37,7 @@ class ResultsFile:
 
     Attributes:
         path: The file; None for none.
-        facts: What the rows of this comparison depend on, beside strategy and budget.
+        facts: What the rows of this comparison depend on, besides strategy and budget.
         note: Gets a line of text for every line of the file that is left out.
     """
 
@@ -129,7 +129,7 @@ def unused_rows(results: Path, graph: Graph, limits: Limits) -> tuple[int, list[
 
 
 def facts_of(graph: Graph, limits: Limits) -> dict[str, Any]:
-    """What a row depends on, beside its cell: the graph, the limits and the version of remat."""
+    """What a row depends on, besides its cell: the graph, the limits and the version of remat."""
     return limits.facts() | {"graph": graph_sha256(graph), "remat": __version__}
 
 

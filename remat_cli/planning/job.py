@@ -66,7 +66,7 @@ class Job:
             graph: The graph.
             options: How to solve.
             listener: Receives its progress.
-            near: Old plans without copies to start from beside that of ``options``.
+            near: Old plans without copies to start from besides that of ``options``.
 
         Raises:
             UsageError, SolverUnavailable: If there is no such strategy or solver.

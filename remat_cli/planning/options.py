@@ -51,7 +51,7 @@ class SolveOptions:
         started_s: ``time.monotonic()`` at which the time limit starts; None for the time of the call.
         reorder: Whether nodes may also run in another order than the document's.
         start: An old plan of the graph, for any budget, to start from; the answer never costs more if it fits.
-        host: Host memory beside the device, and how fast values get there; None for plans without copies.
+        host: Host memory next to the device, and how fast values get there; None for plans without copies.
     """
 
     strategy: str = "auto"

@@ -91,7 +91,7 @@ def policy(
     *,
     listener: Callable[[Progress], None] | None = None,
 ) -> Policy:
-    """The best plan of the tool ``to`` within ``budget``, and the best of all plans beside it.
+    """The best plan of the tool ``to`` within ``budget``, and the best of all plans to compare it with.
 
     Args:
         graph: The graph.
@@ -145,11 +145,11 @@ def _others(
     listener: Callable[[Progress], None] | None,
 ) -> tuple[tuple[str, Plan], ...]:
     """The best plans of other tools of the graph's framework, as far as they are found in time."""
-    beside = [other for other in TOOLS.values() if other is not tool and other.frontend == _frontend(graph) is not None]
-    beside = [other for other in beside if other.needs is None or graph.metadata.get(other.needs)]
-    limit_s = None if asked.time_limit_s is None else _OTHERS_SHARE * asked.time_limit_s / max(1, len(beside))
+    rivals = [other for other in TOOLS.values() if other is not tool and other.frontend == _frontend(graph) is not None]
+    rivals = [other for other in rivals if other.needs is None or graph.metadata.get(other.needs)]
+    limit_s = None if asked.time_limit_s is None else _OTHERS_SHARE * asked.time_limit_s / max(1, len(rivals))
     plans = []
-    for other in beside:
+    for other in rivals:
         options = replace(asked, strategy=other.strategy, started_s=time.monotonic(), time_limit_s=limit_s)
         try:
             plans.append((other.name, solve(other.memory(graph), limit, options, listener=listener).plan))

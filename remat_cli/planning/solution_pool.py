@@ -38,7 +38,7 @@ class SolutionPool:
 
     Attributes:
         graph: The graph.
-        host: Host memory beside the device. Schedules then count by their time, and bounds that hold without copies
+        host: Host memory next to the device. Schedules then count by their time, and bounds that hold without copies
             alone are left out. None for plans without copies.
         schedules: The schedules by rising peak, and so by falling cost.
         bounds: Pairs of a budget in bytes and a bound that holds for it and every smaller budget.

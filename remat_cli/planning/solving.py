@@ -41,7 +41,7 @@ def solve(
         cache: Where the plan may be already, and is kept; its plans for other budgets are starts of the search, too.
         dask: Address of a Dask scheduler, on whose workers to search with several seeds; None for this machine.
         listener: Receives the progress, from any thread.
-        near: Plans of the graph to start from, beside that of ``options``: the answer costs no more than any that fits.
+        near: Plans to start from, besides that of ``options``; the answer costs no more than any that fits.
 
     Raises:
         Infeasible: If no plan fits, with the reason.

@@ -46,7 +46,7 @@ class WarmStart:
             graph: The graph.
             strategy: The strategy that searches.
             reorder: Whether nodes may run in another order than the document's.
-            host: Host memory beside the device; the old plan may have been made for another one.
+            host: Host memory next to the device; the old plan may have been made for another one.
 
         Raises:
             UsageError: If the plan is for another graph, or does not replay, or runs its nodes in another order; or if

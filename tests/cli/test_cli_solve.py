@@ -318,7 +318,7 @@ def test_a_plan_is_found_again_in_the_cache(remat, monkeypatch, tmp_path):
     assert len(list(Path("plans").iterdir())) == 4
 
 
-def test_a_larger_budget_never_gives_a_dearer_plan_than_the_cache_has(remat):
+def test_a_larger_budget_never_gives_a_more_expensive_plan_than_the_cache_has(remat):
     assert remat("export", "zoo:unet{batch=1}", "-o", "unet.json").code == 0
     kept = ("--cache-dir", "kept", "--format", "json")
     least = json.loads(remat("solve", "unet.json", "-b", "60%", "--strategy", "dtr", *kept).out)

@@ -64,7 +64,7 @@ def well_formed(curve: Curve) -> None:
         before, bound = seen.cost, plan.claim.lower_bound
 
 
-@seeded(range(6), infeasible=8, optimal=15, dearer=8)
+@seeded(range(6), infeasible=8, optimal=15, costlier=8)
 def test_no_point_is_below_the_truth_and_what_is_called_proven_is_true(seed):
     graph = small(seed)
     curve = solve_curve(graph, all_budgets(graph), SolveOptions(threads=1, gap=1e-6))
@@ -89,7 +89,7 @@ def test_no_point_is_below_the_truth_and_what_is_called_proven_is_true(seed):
             assert claim.cost == best
             yield "optimal"
         if claim.cost > graph.total_cost:
-            yield "dearer"
+            yield "costlier"
 
 
 @seeded(range(20, 24), compared=10)
@@ -231,7 +231,7 @@ def test_a_pool_keeps_what_nothing_beats():
     pool.add(schedule(*plain))
     (only,) = pool.schedules
     assert (only.peak_bytes, only.cost) == (no_remat_peak(graph), graph.total_cost)
-    pool.add(schedule(0, *plain))  # dearer, and no smaller
+    pool.add(schedule(0, *plain))  # more expensive, and no smaller
     assert pool.schedules == [only]
     low = solve(graph, only.peak_bytes - 1)
     computes = [s.node for s in low.plan.statements if hasattr(s, "node")]

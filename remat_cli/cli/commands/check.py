@@ -72,11 +72,11 @@ def command(
     out = Output(color, quiet, file=output)
     if format == "text" and matches(plans[0]) == list(plans):  # one file, named: the full report, for people
         report = judged(load_plan(plans[0])[0], budget, graph=_graph(graph, keys))
-        out.report(plan_text(report, out.style(), checking=True), beside=True)
+        out.report(plan_text(report, out.style(), checking=True), secondary=True)
         return ExitCode.OK if report.ok else ExitCode.NO
     given = _graph(graph, keys)
     checked = check_files(plans, load_plan, lambda plan: judged(plan, budget, graph=given))
-    out.report(_formatted(checked, format, out), beside=format == "text")
+    out.report(_formatted(checked, format, out), secondary=format == "text")
     if quiet and format == "text" and output == "-":
         for problem, name in ((problem, one.name) for one in checked for problem in one.problems):
             complain(f"remat: error: {problem.text(name)}")

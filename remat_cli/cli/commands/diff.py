@@ -64,7 +64,7 @@ def command(
     findings = beyond(difference, max_cost_increase=max_cost_increase, max_peak_increase=max_peak_increase)
     out = Output(color, quiet, file=output)
     tolerant = max_cost_increase is not None or max_peak_increase is not None
-    out.report(_formatted(difference, findings, tolerant, format, old, new, out), beside=format == "text")
+    out.report(_formatted(difference, findings, tolerant, format, old, new, out), secondary=format == "text")
     return ExitCode.NO if findings else ExitCode.OK
 
 

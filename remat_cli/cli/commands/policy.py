@@ -52,7 +52,7 @@ def command(graph: str, to: str, **options: Any) -> int:
     """Find the best plan of GRAPH that another tool's own recomputation can express, and print it as code to paste.
 
     Such tools recompute whole modules, or all but a set of saved values. The cheapest choice within the budget stands
-    beside the cheapest of all plans, so that one sees what the tool costs. GRAPH has to come from remat export with the
+    next to the cheapest of all plans, which shows what the tool costs. GRAPH has to come from remat export with the
     tool's framework, since it has to say which modules and names there are. Memory is that of the graph: a training
     loop may hold more, such as logits.
     """

@@ -72,5 +72,5 @@ def command(
     if format == "json":
         out.report(document_json(ran.document()))
     else:
-        out.report(run_text(ran.document(), out.style()), beside=True)
+        out.report(run_text(ran.document(), out.style()), secondary=True)
     return ExitCode.NO if ran.identical is False else ExitCode.OK

@@ -36,5 +36,5 @@ def command(quiet: bool, color: str) -> int:
         complain(f"remat: error: compiled in {took_s:.1f} s for nothing: there is no folder to keep machine code in")
         complain("  hint: set NUMBA_CACHE_DIR to a folder that can be written, now and for later commands")
         return ExitCode.NO
-    out.report(f"Ready after {took_s:.1f} s. The machine code is in {', '.join(map(str, folders))}\n", beside=True)
+    out.report(f"Ready after {took_s:.1f} s. The machine code is in {', '.join(map(str, folders))}\n", secondary=True)
     return ExitCode.OK

@@ -42,7 +42,7 @@ there is no plan at all."""
     show_default=True,
     help="Links to the host, separated by commas: names, or bandwidths such as 25GB/s:20GB/s.",
 )
-@click.option("--host-latency", type=params.DURATION, help="What every copy takes beside its bytes: 0.01ms.")
+@click.option("--host-latency", type=params.DURATION, help="Time of every copy whatever its size: 0.01ms.")
 @click.option("--host-memory", type=params.SIZE, help="Most host memory for values: 64GiB.  [default: no limit]")
 @search_options.solver_option
 @click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for each plan.")
