@@ -16,7 +16,7 @@ from remat_cli.kernels import compiling
 from remat_cli.plan.derive import derive
 from remat_cli.plan.host import Host
 from remat_cli.plan.replay import replay
-from remat_cli.strategies.copying.steps import Timed, Walker
+from remat_cli.strategies.copying.walker import Timed, Walker
 
 _MOST = 3000
 

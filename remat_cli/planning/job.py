@@ -11,12 +11,12 @@ from remat_cli.errors import Interrupted, LimitReached, SolverFailed, StrategyMi
 from remat_cli.graph.model import Graph
 from remat_cli.plan.host import seconds_in
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.published import Published, published_for, quicker
 from remat_cli.planning.refusals import STOPPED
 from remat_cli.planning.warm_start import WarmStart
 from remat_cli.running import Abandoned, run
 from remat_cli.solvers.registry import usable_solver
 from remat_cli.strategies.base import Context, Found, Known, NotFound, Strategy, Task
+from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.ordering.reorder import solve_reordered
 from remat_cli.strategies.registry import strategy_from_spec
 
@@ -135,23 +135,21 @@ class Job:
         try:
             answer = self._run(self.strategy if strategy is None else strategy, task, context)
         except SolverFailed as error:
-            if published.best() is None:
+            if published.best is None:
                 raise
             answer, failure = NotFound("the solver failed"), Ending(Outcome.SOLVER_FAILED, error.message)
-        answer = self._better(task, answer, published.best())
+        answer = self._credited(answer, published)
         finished = isinstance(answer, Found) and answer.exhausted
         return answer, failure or Ending(Outcome.FINISHED if finished else self.context.control.stopped_by())
 
-    def _warm_started(self, task: Task, clock: Control) -> Published:
+    def _warm_started(self, task: Task, clock: Control) -> Incumbent:
         """What collects the schedules of a run, with those of the old plans.
 
         A strategy has an incumbent of its own, which is lost if the strategy is abandoned. This one stays.
         """
-        published = published_for(task, replace(self.context, control=clock))
+        published = Incumbent.empty(task, replace(self.context, control=clock))
         for start in self.starts:
-            # Without a host, the collector itself tells what is within the budget.
-            if task.host is None or start.fits(task.budget_bytes):
-                published.take(start.found)
+            published.take(start.found)
         return published
 
     def _run(self, strategy: Strategy, task: Task, context: Context) -> Found | NotFound:
@@ -168,16 +166,12 @@ class Job:
         except (Abandoned, LimitReached, Interrupted):
             return NotFound(STOPPED)
 
-    def _better(self, task: Task, answer: Found | NotFound, published: Found | None) -> Found | NotFound:
-        """Of an answer and the best published schedule the better one, credited to whom it is from."""
-        if isinstance(answer, NotFound):
-            if published is None:
-                return answer
-            answer = published  # a plan in hand refutes any "no"
-        elif published is not None and task.host is not None and any(s.fits(task.budget_bytes) for s in self.starts):
-            answer = quicker(answer, published)
+    def _credited(self, answer: Found | NotFound, published: Incumbent) -> Found | NotFound:
+        """An answer, credited to the old plan that it is from; a plan that was published refutes any "no"."""
+        if isinstance(answer, NotFound) and published.best is not None:
+            answer = published.found(exhausted=False)
         for start in self.starts:
-            answer = start.credited(answer)
+            answer = start.credited(answer) if isinstance(answer, Found) else answer
         return answer
 
 

@@ -10,7 +10,6 @@ from remat_cli.control import Ending, Outcome, Progress
 from remat_cli.errors import SolverFailed, StrategyMismatch, Worded
 from remat_cli.graph.analysis import peak_bound
 from remat_cli.graph.model import Graph
-from remat_cli.milp.cover_bound import least_peak
 from remat_cli.plan.model import PeakClaim, Scope
 from remat_cli.planning.cache import PlanCache
 from remat_cli.planning.job import Job
@@ -21,7 +20,8 @@ from remat_cli.planning.solved import Solved, replayed
 from remat_cli.running import Abandoned, interruptible, run
 from remat_cli.strategies.annealing.squeeze import squeeze
 from remat_cli.strategies.base import Found, NotFound, Schedule, Task
-from remat_cli.strategies.pipeline import OPENING_METHODS
+from remat_cli.strategies.objective import Objective
+from remat_cli.strategies.published.opener import OPENING_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
 
 _OPENING_S, _OPENING_SHARE = 10.0, 0.3
@@ -81,25 +81,24 @@ def _search(graph: Graph, options: SolveOptions, listener: Callable[[Progress], 
                 "leave --strategy out, or take one that minds the budget, such as auto",
             ),
         )
-    descent = _Descent(PooledRuns(job, SolutionPool(graph, host)), _plain_bounds(graph, copies=host is not None))
+    pool = SolutionPool(graph, host)
+    descent = _Descent(PooledRuns(job, pool), _plain_bounds(pool.objective))
     with interruptible(job.context.control):
         if host is not None:
             descent.halve()
         else:
             descent.search()
         ending = descent.cheapen()
-        pool = descent.runs.pool
         least = pool.schedules[0]
         answer = replace(least.found, bounds=pool.bounds_at(least.peak_bytes))
         return replayed(job, Task(graph, least.peak_bytes, host=host), answer, ending, None, least=descent.claim())
 
 
-def _plain_bounds(graph: Graph, *, copies: bool) -> list[PeakClaim]:
+def _plain_bounds(objective: Objective) -> list[PeakClaim]:
     """Bounds on every peak that need no search; with copies the largest working set alone."""
-    any_order = PeakClaim(peak_bound(graph).bytes, Scope.ANY_ORDER)
-    if copies:
-        return [any_order]
-    return [any_order, PeakClaim(least_peak(graph), Scope.DOCUMENT_ORDER)]
+    any_order = PeakClaim(peak_bound(objective.graph).bytes, Scope.ANY_ORDER)
+    least = objective.least_peak_bytes
+    return [any_order] if least is None else [any_order, PeakClaim(least, Scope.DOCUMENT_ORDER)]
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ from remat_cli.planning.solution_pool import SolutionPool
 from remat_cli.planning.solved import Solved, replayed
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import Found, Schedule, Task
-from remat_cli.strategies.pipeline import OPENING_METHODS
+from remat_cli.strategies.published.opener import OPENING_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.tolerances import SAME_COST
 from remat_cli.units import Budget

@@ -9,8 +9,8 @@ from remat_cli.graph.contents import OTHERS, PARAMETERS, fixed_bytes, fixed_word
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Scope
-from remat_cli.planning.solution_pool import peak_of
 from remat_cli.strategies.base import NotFound
+from remat_cli.strategies.objective import peak_of
 from remat_cli.units import Budget, format_bytes, format_cost
 
 

@@ -10,13 +10,11 @@ import bisect
 from dataclasses import dataclass, field, replace
 
 from remat_cli.graph.model import Graph
-from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.host import Host
-from remat_cli.plan.liveness import cost_of
-from remat_cli.plan.model import Copies, Scope
-from remat_cli.plan.replay import replay
-from remat_cli.strategies.base import Bound, Found, Known, NotFound, Schedule
-from remat_cli.strategies.bounds import telling
+from remat_cli.plan.model import Scope
+from remat_cli.strategies.base import Bound, Found, Known, NotFound
+from remat_cli.strategies.bounds import strongest
+from remat_cli.strategies.objective import Objective, objective_of, peak_of
 
 _STARTS = 3
 """Schedules within the budget that a run starts from. More than one, because some models cannot represent the cheapest.
@@ -38,8 +36,8 @@ class SolutionPool:
 
     Attributes:
         graph: The graph.
-        host: Host memory next to the device. Schedules then count by their time, and bounds that hold without copies
-            alone are left out. None for plans without copies.
+        host: Host memory next to the device; None for plans without copies.
+        objective: What makes one schedule better than another, and which bounds count.
         schedules: The schedules by rising peak, and so by falling cost.
         bounds: Pairs of a budget in bytes and a bound that holds for it and every smaller budget.
         failures: By budget in bytes: the answer of a run that found nothing.
@@ -50,6 +48,11 @@ class SolutionPool:
     schedules: list[PooledSchedule] = field(default_factory=list)
     bounds: list[tuple[int, Bound]] = field(default_factory=list)
     failures: dict[int, NotFound] = field(default_factory=dict)
+    objective: Objective = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Choose the objective."""
+        self.objective = objective_of(self.graph, self.host)
 
     def add(self, found: Found, *, final: bool = False) -> None:
         """Add a schedule, unless one in the pool has neither a higher peak nor a higher cost.
@@ -59,11 +62,8 @@ class SolutionPool:
             final: Whether it is the final answer of a run. Of two equal schedules, the final one replaces a published
                 one, since only the final one names its maker reliably.
         """
-        height = peak_of(self.graph, found.schedule)
-        cost = cost_of(self.graph, found.schedule.computes) if found.time is None else found.time
-        if self.host is not None and found.time is None:
-            found = replace(found, time=cost)
-        new = PooledSchedule(height, cost, found)
+        schedule = found.schedule
+        new = PooledSchedule(peak_of(self.graph, schedule), self.objective.cost(schedule), found)
         at = bisect.bisect_right(self.schedules, new.peak_bytes, key=lambda entry: entry.peak_bytes)
         if at and self.schedules[at - 1].cost <= new.cost:
             same = (self.schedules[at - 1].peak_bytes, self.schedules[at - 1].cost) == (new.peak_bytes, new.cost)
@@ -76,9 +76,7 @@ class SolutionPool:
     def add_answer(self, budget_bytes: int, answer: Found | NotFound) -> None:
         """Add the answer of a run for ``budget_bytes``."""
         # A bound of scope RESTRICTED holds only for the schedules that this one run considered.
-        copies = Copies.NONE if self.host is None else Copies.ANY
-        wide = [bound for bound in answer.bounds if bound.scope is not Scope.RESTRICTED and bound.copies is copies]
-        new = [(budget_bytes, bound) for bound in wide]
+        new = [(budget_bytes, bound) for bound in answer.bounds if self._holds(bound)]
         self.bounds += [pair for pair in new if pair not in self.bounds]
         if isinstance(answer, Found):
             self.add(answer, final=True)
@@ -89,14 +87,15 @@ class SolutionPool:
 
     def add_published(self, budget_bytes: int, found: Found) -> None:
         """Add what a search for ``budget_bytes`` has found so far; of its bounds only those that are news."""
-        copies = Copies.NONE if self.host is None else Copies.ANY
-        for bound in found.bounds:
-            if bound.scope is Scope.RESTRICTED or bound.copies is not copies:
-                continue
+        for bound in filter(self._holds, found.bounds):
             if not any(_implies(held, (budget_bytes, bound)) for held in self.bounds):
                 self.bounds = [held for held in self.bounds if not _implies((budget_bytes, bound), held)]
                 self.bounds.append((budget_bytes, bound))
         self.add(found)
+
+    def _holds(self, bound: Bound) -> bool:
+        """Whether a bound holds beyond the schedules that one run considered, and counts for the objective."""
+        return bound.scope is not Scope.RESTRICTED and self.objective.counts(bound)
 
     def merge(self, other: SolutionPool) -> None:
         """Add everything in another pool for the same graph."""
@@ -128,7 +127,7 @@ class SolutionPool:
         if entry is None:
             return False
         wide = [b for b in self.bounds_at(budget_bytes) if b.scope.contains(Scope.DOCUMENT_ORDER)]
-        return entry.cost - telling(self.graph, wide, entry.cost).cost <= gap * entry.cost
+        return entry.cost - strongest(self.graph, wide, entry.cost).cost <= gap * entry.cost
 
     def answer(self, budget_bytes: int) -> Found | NotFound | None:
         """The best answer for a budget: a schedule; else the nearest proof that there is none; else a failure."""
@@ -148,10 +147,3 @@ def _implies(one: tuple[int, Bound], other: tuple[int, Bound]) -> bool:
     (budget, bound), (smaller, weaker) = one, other
     same = (bound.scope, bound.copies) == (weaker.scope, weaker.copies)
     return same and budget >= smaller and bound.cost >= weaker.cost
-
-
-def peak_of(graph: Graph, schedule: Schedule) -> int:
-    """Peak bytes of a schedule, fixed memory included, with what it holds and copies."""
-    if not schedule.held and schedule.copying is None:
-        return peak(graph, schedule.computes)
-    return replay(graph, derive(graph, schedule.computes, schedule.held, schedule.copying)).peak_bytes

@@ -13,15 +13,15 @@ from remat_cli.errors import InvalidStrategyPlan
 from remat_cli.plan.check import Report, check
 from remat_cli.plan.derive import derive
 from remat_cli.plan.io import host_to_document
-from remat_cli.plan.liveness import cost_of
-from remat_cli.plan.model import Claim, ClaimStatus, Copies, PeakClaim, Plan, Statement
+from remat_cli.plan.model import Claim, ClaimStatus, PeakClaim, Plan, Statement
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import OPTIMAL_GAP
 from remat_cli.planning.refusals import over_budget
 from remat_cli.short_repr import ShortRepr
 from remat_cli.spec import format_spec, options_of
 from remat_cli.strategies.base import Found, StageRecord, Strategy, Task
-from remat_cli.strategies.bounds import telling
+from remat_cli.strategies.bounds import strongest
+from remat_cli.strategies.objective import objective_for
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.tolerances import SETTLED
 from remat_cli.units import Budget, format_duration
@@ -109,13 +109,13 @@ def _plan_of(job: Job, task: Task, found: Found, asked: Budget | None, least: Pe
 
 def _claim(job: Job, task: Task, found: Found, least: PeakClaim | None) -> Claim:
     """What is proven of the cost of a schedule: optimal, if its gap to the strongest of its bounds is small enough."""
-    cost = cost_of(task.graph, found.schedule.computes) if found.time is None else found.time
-    copies = Copies.NONE if task.host is None else Copies.ANY
-    bound = telling(task.graph, [b for b in found.bounds if b.copies is copies], cost)
+    objective = objective_for(task)
+    cost = objective.cost(found.schedule)
+    bound = strongest(task.graph, filter(objective.counts, found.bounds), cost)
     gap = (cost - bound.cost) / cost if cost > 0 else 0.0
     proven = gap <= min(OPTIMAL_GAP, max(job.options.gap, SETTLED))  # below that, nothing can be proven
     status = ClaimStatus.OPTIMAL if proven else ClaimStatus.FEASIBLE
-    return Claim(status, cost, bound.cost, bound.scope, least, copies)
+    return Claim(status, cost, bound.cost, bound.scope, least, objective.copies)
 
 
 def _statements(task: Task, found: Found, maker: Strategy) -> tuple[Statement, ...]:

@@ -53,7 +53,7 @@ class WarmStart:
                 it copies, and there is no host, or no schedule has such copies.
             StrategyMismatch: If the strategy makes plans of its own, and starts from none.
         """
-        if not isinstance(strategy, Pipelined) and not strategy.copies:
+        if not isinstance(strategy, Pipelined):
             hint = Worded(
                 "leave start out, or take one that searches, such as auto",
                 "leave --start out, or take one that searches, such as auto",
@@ -134,7 +134,7 @@ def _with_host(plan: Plan, graph: Graph, host: Host) -> WarmStart:
             "the plan to start from copies in another way than searches do: values twice, or instances made anew",
             hint="start from a plan that remat has made",
         )
-    found = Found(schedule, exhausted=False, maker=_known_maker(plan.strategy), time=replayed.time)
+    found = Found(schedule, exhausted=False, maker=_known_maker(plan.strategy))
     return WarmStart(found, replayed.time, replayed.peak_bytes)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from remat_cli.errors import UsageError
-from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.strategies.base import Context, Found, NotFound, Task
-from remat_cli.strategies.copying.offload import Offload
 from remat_cli.strategies.engine import Pipelined, Stage
-from remat_cli.strategies.keep_all import KeepAll
+from remat_cli.strategies.keep_all import kept_all
 
 _ALL = "all"
 
@@ -45,14 +43,8 @@ class Auto(Pipelined):
                     raise UsageError(f'auto{{stages}}: "{name}" is not a stage', hint=f"stages: {', '.join(known)}")
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
-        """Run the stages; the answer names the strategy that made it. With a host, ``offload`` solves the task."""
-        if task.host is not None:
-            offload = Offload()
-            answer = offload.solve(task, context)
-            return replace(answer, maker=answer.maker or offload.name) if isinstance(answer, Found) else answer
-        if task.budget_bytes is None or no_remat_peak(task.graph) <= task.budget_bytes:
-            return replace(KeepAll().solve(task, context), maker="keep-all")
-        return Pipelined.solve(self, task, context)
+        """Run the stages; the answer names the strategy that made it."""
+        return kept_all(task) or Pipelined.solve(self, task, context)
 
     def pipeline(self) -> tuple[Stage, ...]:
         """All stages, or those that were chosen."""

@@ -209,7 +209,6 @@ class Found:
         used_solver: Whether a MIP solver contributed to it.
         maker: Text form of the strategy that made it, if that is not the one that was called (``auto``).
         order: How its order of first computations was found; empty for the order of the document.
-        time: How long the schedule takes with its copies; None for a schedule without a host.
     """
 
     schedule: Schedule
@@ -218,7 +217,6 @@ class Found:
     used_solver: bool = False
     maker: str = ""
     order: str = ""
-    time: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,14 +128,14 @@ class Beside:
         finally:
             self.ended.set()
             thread.join(_END_S)
-            self.first.hear()
+            self.first.merge_news()
             self.first.context = replace(self.first.context, control=context.control)
 
     def _work(self, search: Search) -> None:
         second, control = self.second, self.second.context.control
         while second.computes is None and not control.stopping():
             self.ended.wait(_POLL_S)
-            second.hear()
+            second.merge_news()
         try:
             if not control.stopping():
                 search(second)

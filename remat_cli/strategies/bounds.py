@@ -123,7 +123,7 @@ def of_share(graph: Graph, share: float) -> float:
     return whole(graph, graph.total_cost + (share - ROUNDING) * graph.total_cost)
 
 
-def telling(graph: Graph, bounds: Iterable[Bound], cost: float) -> Bound:
+def strongest(graph: Graph, bounds: Iterable[Bound], cost: float) -> Bound:
     """The strongest bound on a schedule of ``cost``; C0, which holds for every plan, if there is no better.
 
     A bound above the cost does not apply: the schedule then lies outside the bound's scope. Of equal bounds the wider

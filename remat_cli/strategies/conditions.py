@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from remat_cli.plan.model import Copies
 from remat_cli.strategies.chains.opener import chain_first, chain_later
 from remat_cli.strategies.engine import When
 from remat_cli.strategies.shape import is_dense
@@ -12,6 +13,9 @@ SMALL, MEDIUM, LARGE, VAST = 120, 300, 3_000, 30_000
 """Numbers of nodes. Up to SMALL a proof may use in-stage rows (``targets``). Below MEDIUM a solver finishes before
 prices pay off, from LARGE on a model takes seconds to state (``scaling``), and from VAST on quick methods take as long
 as solving blocks (``repeated``)."""
+HANDFUL, FEW, TINY = 10, 30, 60
+"""Most nodes for which all states are looked at, since the limit on states comes first beyond; with which a solver
+needs no better start; and for the MILP of the Checkmate paper with split stages. Untuned."""
 _CHEAP = 0.02
 """Methods that recompute whole segments have not found plans as cheap as this on networks (``anytime``)."""
 _FULL_PAIRS = 40_000
@@ -27,6 +31,9 @@ def nodes(least: int = 0, most: float = math.inf) -> When:
     )
 
 
+COPYING = When("there is a host to copy to", lambda incumbent: incumbent.objective.copies is Copies.ANY)
+NO_COPYING = When("", lambda incumbent: incumbent.objective.copies is Copies.NONE)
+"""Not said of every single stage: the one with copies says that it runs in place of the others."""
 FRESH = When("no schedule was known before", lambda incumbent: not incumbent.informed)
 UNOPENED = When("the caller has not run them", lambda incumbent: not incumbent.opened)
 NO_SCHEDULE = When("no schedule fits yet", lambda incumbent: incumbent.computes is None)
@@ -35,12 +42,13 @@ DENSE = When("the graph is dense", lambda incumbent: is_dense(incumbent.graph))
 """On a dense graph windows find less than annealing, and even the model over the smallest support is slow to state."""
 SPARSE = When("the graph is not dense", lambda incumbent: not is_dense(incumbent.graph))
 LIMITED = When("there is a time limit", lambda incumbent: incumbent.context.control.deadline_s is not None)
+UNLIMITED = When("there is no time limit", lambda incumbent: incumbent.context.control.deadline_s is None)
 CHAIN = When("the graph is a short chain or one of equal sizes", lambda incumbent: chain_first(incumbent.graph))
 CHAINLIKE = When("the graph has the structure of a chain", lambda i: chain_first(i.graph) or chain_later(i.graph))
 FULL = When("the full support is small", lambda incumbent: len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS)
 LONG_CHAIN = When("the graph is a long chain of unequal sizes", lambda incumbent: chain_later(incumbent.graph))
 EXPENSIVE = When(
-    f"nothing fits so far with less than {_CHEAP:.0%} more than no-remat, or up to {MEDIUM - 1} nodes",
+    f"no schedule below {_CHEAP:.0%} over no-remat yet, or fewer than {MEDIUM} nodes",
     lambda i: i.cost > (1 + _CHEAP) * i.graph.total_cost or len(i.graph.nodes) < MEDIUM,
 )
 STUCK = When(

@@ -16,9 +16,8 @@ from time import monotonic
 from typing import Any, ClassVar
 
 from remat_cli.control import Control
-from remat_cli.errors import Interrupted, LimitReached, Worded
+from remat_cli.errors import Interrupted, LimitReached
 from remat_cli.kernels import compiling
-from remat_cli.milp.cover_bound import least_peak
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Context, Found, NotFound, StageRecord, Strategy, Task
 from remat_cli.strategies.beside import Beside
@@ -94,7 +93,8 @@ class When:
 
     def __and__(self, other: When) -> When:
         """Both conditions, evaluated in this order."""
-        return When(f"{self.text}, {other.text}", lambda i: self.holds(i) and other.holds(i))
+        text = ", ".join(text for text in (self.text, other.text) if text)
+        return When(text, lambda i: self.holds(i) and other.holds(i))
 
     def __or__(self, other: When) -> When:
         """One of the conditions or both, evaluated in this order."""
@@ -167,36 +167,32 @@ class Pipelined(Strategy):
             Beside.of(incumbent, task).run(context, partial(pursue, self.pipeline()), partial(pursue, beside))
         else:
             pursue(self.pipeline(), incumbent)
-        if incumbent.computes is not None:
+        if incumbent.best is not None:
             return incumbent.found(exhausted=incumbent.exhausted())
+        objective = incumbent.objective
         if incumbent.verdict is Verdict.IMPOSSIBLE:
-            least = least_peak(task.graph)
-            return incumbent.not_found(incumbent.certified(_NOTHING_FITS), Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
+            reason, least = incumbent.certified(objective.nothing_fits), objective.least_peak_bytes
+            return incumbent.not_found(reason, Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
         if incumbent.refusal is not None:
             return incumbent.refusal
         if incumbent.verdict is Verdict.CLASS:
             return incumbent.not_found(incumbent.certified("no frontier-advancing schedule fits"), Scope.FRONTIER)
-        return incumbent.not_found(_NOTHING_FOUND)
+        return incumbent.not_found(objective.nothing_found)
 
 
-_NOTHING_FITS = Worded(
-    "no schedule in document order fits",
-    fit="no plan that keeps the order of operations fits",
-)
-_NOTHING_FOUND = Worded(
-    "no schedule within the budget was found",
-    fit="the search found no plan within the budget",
-)
-
-
-def pursue(pipeline: tuple[Stage, ...], incumbent: Incumbent) -> None:
+def pursue(pipeline: tuple[Stage, ...], incumbent: Incumbent, *, depth: int = 0) -> None:
     """Run the stages of ``pipeline``.
+
+    Args:
+        pipeline: The stages.
+        incumbent: What they improve.
+        depth: Depth in the trace: 1 for a search that is itself a stage of another.
 
     Raises:
         Interrupted: If it was interrupted while a model was built.
         SolverUnavailable, SolverFailed: From the solver.
     """
-    _Pursuit(incumbent).run(pipeline, incumbent.context.control)
+    _Pursuit(incumbent, depth).run(pipeline, incumbent.context.control)
 
 
 @dataclass(slots=True)
@@ -205,10 +201,12 @@ class _Pursuit:
 
     Attributes:
         incumbent: The incumbent that the stages improve.
+        base_depth: Depth of its stages in the trace.
         waiting: Postponed stages, whose kernels were not yet compiled, in order, with the maker to credit.
     """
 
     incumbent: Incumbent
+    base_depth: int = 0
     waiting: list[tuple[Stage, str]] = field(default_factory=list)
 
     def run(self, pipeline: tuple[Stage, ...], clock: Control, maker: str = "", depth: int = 0) -> None:
@@ -283,7 +281,7 @@ class _Pursuit:
         stage without kernels of its own is stopped, after some seconds, when one of those can run.
         """
         incumbent, began_s = self.incumbent, monotonic()
-        record = StageRecord(stage.name, depth, incumbent.cost, incumbent.bound.cost)
+        record = StageRecord(stage.name, self.base_depth + depth, incumbent.cost, incumbent.bound.cost)
         incumbent.context.trace.append(record)
         free = clock.deadline_s is None and stage.unlimited_s is not None
         part = clock.part(stage.share, (stage.unlimited_s or 0.0) if free else stage.most_s)
@@ -308,7 +306,7 @@ class _Pursuit:
                 raise
         finally:
             record.close(monotonic() - began_s, incumbent.cost, incumbent.bound.cost)
-        incumbent.hear()
+        incumbent.merge_news()
         if fired:
             record.note = "cut short for stages whose loops are compiled now"
         return bool(fired)

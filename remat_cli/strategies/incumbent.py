@@ -7,24 +7,27 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from remat_cli.control import Control, Progress
 from remat_cli.errors import worded
 from remat_cli.graph.model import Graph
 from remat_cli.kernels import compiling
 from remat_cli.plan.derive import prune
-from remat_cli.plan.liveness import cost_of, heights, priced
+from remat_cli.plan.liveness import cost_of, heights
 from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.annealing.pool import Pool
 from remat_cli.strategies.annealing.proposals import Proposal, Proposals
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Task
-from remat_cli.strategies.bounds import telling
+from remat_cli.strategies.bounds import strongest
+from remat_cli.strategies.objective import Evaluation, Objective, objective_for, runs_too_often
 from remat_cli.tolerances import SAME_COST, SETTLED
 
 if TYPE_CHECKING:
     from remat_cli.milp.cover_bound import Prices
+
+State = TypeVar("State")
 
 _NONE_LEFT_S = 2.0
 """A search that ends with fewer seconds left was ended by the clock: that is too little for another step. Untuned."""
@@ -51,11 +54,10 @@ class Verdict(IntEnum):
 class Incumbent:
     """Keeps the bounds and the cheapest schedule within the budget, publishes both, and says what is proven.
 
-    The only place where schedules are compared. Every schedule is pruned, replayed and priced here, for every engine.
-    Of schedules with equal cost the one with the lower peak is better.
+    The only place where schedules are compared. Every schedule is evaluated here by the objective, for every engine.
 
     Attributes:
-        graph: The graph.
+        objective: What is minimised: the cost, or with a host the time. "Cost" stands for either in what follows.
         budget_bytes: Fixed memory included; without a budget, a number of bytes that every schedule fits.
         context: What engines may use; its control is the clock of the current stage (see :meth:`under`).
         goal: The verdict at which the search may stop.
@@ -63,10 +65,7 @@ class Incumbent:
         opened: Whether the methods with which searches begin have run already.
         news: What other searches for the task found since the last call; None if there are none.
         bounds: Lower bounds on cost, the best of each scope.
-        computes: The cheapest schedule within the budget; None if there is none.
-        cost: Its cost.
-        height: Its peak in bytes.
-        held: Values that it holds to the end (see :class:`Schedule`).
+        best: The cheapest schedule within the budget, with its cost and peak; None if there is none.
         maker: Text form of the strategy that made it; empty for the strategy that was called.
         order: How its order of first computations was found; empty for the order of the document.
         advancing: The cheapest frontier-advancing schedule within the budget, a start for models.
@@ -81,9 +80,10 @@ class Incumbent:
         refusal: An engine's proof that no schedule fits, with its reason; None if there is none.
         uncertified: Whether only the word of one solver says that no schedule fits.
         engines: The engines that work on it, with their state (see :func:`engine_at`).
+        states: What several engines share, by its class (see :meth:`shared`).
     """
 
-    graph: Graph
+    objective: Objective
     budget_bytes: int
     context: Context
     goal: Verdict = Verdict.GAP
@@ -91,15 +91,12 @@ class Incumbent:
     opened: bool = False
     news: Callable[[], Iterable[Found]] | None = None
     bounds: dict[Scope, Bound] = field(default_factory=dict)
-    computes: tuple[int, ...] | None = None
-    cost: float = math.inf
-    height: int = 0
-    held: frozenset[int] = frozenset()
+    best: Evaluation | None = None
     maker: str = ""
     order: str = ""
     advancing: tuple[int, ...] | None = None
     advancing_cost: float = math.inf
-    lowest: tuple[int, ...] | None = None
+    lowest: Schedule | None = None
     lowest_peak: int | None = None
     proposals: Proposals = field(default_factory=Proposals)
     used_solver: bool = False
@@ -109,6 +106,7 @@ class Incumbent:
     refusal: NotFound | None = None
     uncertified: bool = False
     engines: dict[str, object] = field(default_factory=dict)
+    states: dict[object, object] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, task: Task, context: Context, *, goal: Verdict = Verdict.EXACT) -> Incumbent:
@@ -118,8 +116,8 @@ class Incumbent:
         if budget is None:
             # Each value has one instance at most.
             budget = graph.fixed_memory + sum(graph.size) + max((node.workspace for node in graph.nodes), default=0)
-        incumbent = cls(graph, budget, context, goal)
-        incumbent.bounds[Scope.ANY_ORDER] = Bound(graph.total_cost, Scope.ANY_ORDER)
+        incumbent = cls(objective_for(task), budget, context, goal)
+        incumbent.bounds[Scope.ANY_ORDER] = incumbent.objective.trivial_bound
         return incumbent
 
     @classmethod
@@ -131,13 +129,34 @@ class Incumbent:
             for bound in task.known.bounds:
                 incumbent.raise_bound(bound)
             for schedule in task.known.schedules:
-                incumbent.offer(schedule.computes)
+                incumbent.take(Found(replace(schedule, held=frozenset())))
             incumbent.informed = incumbent.computes is not None and task.known.searched
             incumbent.opened = task.known.opened
         incumbent.news = task.news
         return incumbent
 
-    def hear(self) -> None:
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        return self.objective.graph
+
+    @property
+    def computes(self) -> tuple[int, ...] | None:
+        """The computes of the cheapest schedule within the budget; None if there is none."""
+        return None if self.best is None else self.best.schedule.computes
+
+    @property
+    def cost(self) -> float:
+        """The cost of the cheapest schedule within the budget; infinite if there is none."""
+        return math.inf if self.best is None else self.best.cost
+
+    @property
+    def peak_bytes(self) -> int:
+        """The peak of the cheapest schedule within the budget, which there must be."""
+        assert self.best is not None
+        return self.best.peak_bytes
+
+    def merge_news(self) -> None:
         """Take what other searches found; nothing if there are none."""
         for found in () if self.news is None else self.news():
             self.take(found)
@@ -153,21 +172,23 @@ class Incumbent:
 
     def take(self, found: Found) -> bool:
         """Consider the result of another strategy with its bounds; whether its schedule is within the budget."""
-        self._take_bounds(found.bounds)
-        schedule = priced(self.graph, found.schedule.computes)
-        sequence, cost, height = schedule.computes, schedule.cost, schedule.peak_bytes
-        if self._repeats(sequence):
+        if self._take_bounds(found.bounds):
+            self.used_solver = self.used_solver or found.used_solver
+        new = self.objective.evaluate(found.schedule)
+        if new is None:
             return False
-        if self.lowest_peak is None or height < self.lowest_peak:
-            self.lowest, self.lowest_peak = sequence, height
-        if height > self.budget_bytes:
+        sequence = new.schedule.computes
+        if self.lowest_peak is None or new.peak_bytes < self.lowest_peak:
+            self.lowest, self.lowest_peak = new.schedule, new.peak_bytes
+        if new.peak_bytes > self.budget_bytes:
             return False
-        if cost < self.advancing_cost and is_frontier_advancing(self.graph, sequence):
-            self.advancing, self.advancing_cost = sequence, cost
-        if self.computes is not None and (cost, height) >= (self.cost, self.height):
+        # With copies there is no matrix to start a model from.
+        plain = new.schedule.copying is None
+        if plain and new.cost < self.advancing_cost and is_frontier_advancing(self.graph, sequence):
+            self.advancing, self.advancing_cost = sequence, new.cost
+        if self.best is not None and not self.objective.better(new, self.best):
             return True
-        self.computes, self.cost, self.height = sequence, cost, height
-        self.held, self.order = found.schedule.held, found.order
+        self.best, self.order = new, found.order
         self.maker = found.maker or self.crediting[0]
         self.used_solver = self.used_solver or found.used_solver or self.crediting[1]
         self.context.publish(self.found(exhausted=False))
@@ -182,31 +203,23 @@ class Incumbent:
             return True
         sequence = tuple(prune(self.graph, computes))
         cost = cost_of(self.graph, sequence)
-        if cost >= self.cost or self._repeats(sequence):
+        if cost >= self.cost or runs_too_often(self.graph, sequence):
             return False
         excess = sum(max(0, height - self.budget_bytes) for height in heights(self.graph, sequence))
         rooms = max(1, self.budget_bytes - self.graph.fixed_memory) * len(self.graph.nodes)
         self.proposals.add(Proposal(sequence, cost, excess / rooms))
         return False
 
-    def _repeats(self, sequence: Sequence[int]) -> bool:
-        """Whether a node runs twice that may run only once."""
-        seen: set[int] = set()
-        for k in sequence:
-            if k in seen and not self.graph.nodes[k].recompute:
-                return True
-            seen.add(k)
-        return False
-
     def raise_bound(self, bound: Bound) -> None:
         """Take a bound if it is better than the one of its scope, and publish it with the incumbent."""
         if self._take_bounds((bound,)):
             self.used_solver = self.used_solver or self.crediting[1]
-            if self.computes is not None:
+            if self.best is not None:
                 self.context.publish(self.found(exhausted=False))
 
     def _take_bounds(self, bounds: Sequence[Bound]) -> bool:
-        """Keep the best bound of each scope; whether any is new."""
+        """Keep the best bound of each scope, of those that count for the objective; whether any is new."""
+        bounds = [bound for bound in bounds if self.objective.counts(bound)]
         better = [b for b in bounds if b.scope not in self.bounds or b.cost > self.bounds[b.scope].cost]
         for bound in better:
             if bound.scope not in self.bounds or bound.cost > self.bounds[bound.scope].cost:
@@ -216,17 +229,17 @@ class Incumbent:
     @property
     def bound(self) -> Bound:
         """The strongest bound on the incumbent; C0 if there is none."""
-        return telling(self.graph, self.bounds.values(), self.cost)
+        return strongest(self.graph, self.bounds.values(), self.cost)
 
     @property
     def verdict(self) -> Verdict:
         """What is proven so far."""
         wide = [b for b in self.bounds.values() if b.scope.contains(Scope.DOCUMENT_ORDER)]
-        if self.computes is None:
+        if self.best is None:
             if any(math.isinf(bound.cost) for bound in wide):
                 return Verdict.IMPOSSIBLE
             return Verdict.CLASS if any(math.isinf(b.cost) for b in self.bounds.values()) else Verdict.OPEN
-        bound, gap = telling(self.graph, wide, self.cost).cost, self.context.gap
+        bound, gap = strongest(self.graph, wide, self.cost).cost, self.context.gap
         if self.cost <= bound * (1 + SAME_COST):
             return Verdict.EXACT
         if self.cost - bound <= SETTLED * self.cost:
@@ -262,9 +275,15 @@ class Incumbent:
         finally:
             self.context, self.crediting, self.goal = before
 
+    def shared(self, kind: Callable[[Incumbent], State]) -> State:
+        """What several engines share, made by ``kind`` on first use."""
+        if kind not in self.states:
+            self.states[kind] = kind(self)
+        return cast(State, self.states[kind])
+
     def report(self, activity: str, nodes: int | None = None) -> None:
         """Report progress to the user, and whether loops are being compiled."""
-        cost = None if self.computes is None else self.cost
+        cost = None if self.best is None else self.cost
         beside = "; compiling, first run only" if compiling.compiling() else ""
         self.context.control.report(Progress(f"{activity}{beside}", cost, self.bound.cost, nodes))
 
@@ -279,9 +298,9 @@ class Incumbent:
 
     def found(self, *, exhausted: bool) -> Found:
         """The incumbent as an answer; there must be one."""
-        assert self.computes is not None
+        assert self.best is not None
         return Found(
-            Schedule(self.computes, self.held),
+            self.best.schedule,
             tuple(self.bounds.values()),
             exhausted=exhausted,
             used_solver=self.used_solver,
@@ -291,8 +310,7 @@ class Incumbent:
 
     def not_found(self, reason: str, scope: Scope | None = None, *, peak_bound_bytes: int | None = None) -> NotFound:
         """The answer when there is no schedule, with the one of the lowest peak."""
-        lowest = None if self.lowest is None else Schedule(self.lowest)
-        return NotFound(reason, scope, lowest, peak_bound_bytes, bounds=tuple(self.bounds.values()))
+        return NotFound(reason, scope, self.lowest, peak_bound_bytes, bounds=tuple(self.bounds.values()))
 
     def certified(self, reason: str) -> str:
         """``reason``, that no schedule fits, with the name of the solver if only that says so."""
@@ -303,7 +321,7 @@ class Incumbent:
     def answer(self, name: str) -> Found | NotFound:
         """The incumbent of the method ``name``; else a refusal for the plans of this method alone."""
         stopped = self.context.control.stopping()
-        if self.computes is not None:
+        if self.best is not None:
             return self.found(exhausted=self.done() or not stopped)
         if stopped:
             return self.not_found(f"the limit came before {name} made a plan that fits")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from remat_cli.plan.model import Scope
-from remat_cli.strategies.base import Bound, Context, Found, Schedule, Strategy, Task
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.strategies.base import Context, Found, Schedule, Strategy, Task
+from remat_cli.strategies.objective import objective_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,5 +22,13 @@ class KeepAll(Strategy):
 
     def solve(self, task: Task, context: Context) -> Found:
         """The no-remat schedule; it costs C0, a lower bound on every plan."""
-        graph = task.graph
-        return Found(Schedule(tuple(range(len(graph.nodes)))), (Bound(graph.total_cost, Scope.ANY_ORDER),))
+        return Found(Schedule(tuple(range(len(task.graph.nodes)))), (objective_for(task).trivial_bound,))
+
+
+def kept_all(task: Task) -> Found | None:
+    """The answer of ``keep-all`` if it is within the budget; no plan is better. Else None."""
+    graph = task.graph
+    if task.budget_bytes is not None and no_remat_peak(graph) > task.budget_bytes:
+        return None
+    schedule = Schedule(tuple(range(len(graph.nodes))))
+    return Found(schedule, (objective_for(task).trivial_bound,), maker=KeepAll.name)

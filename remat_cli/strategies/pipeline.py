@@ -13,28 +13,35 @@ from dataclasses import replace
 from remat_cli.strategies.conditions import (
     CHAIN,
     CHAINLIKE,
+    COPYING,
     DENSE,
     EXPENSIVE,
+    FEW,
     FRESH,
     FULL,
+    HANDFUL,
     LARGE,
     LIMITED,
     LONG_CHAIN,
     MEDIUM,
+    NO_COPYING,
     NO_SCHEDULE,
     SCHEDULE,
     SMALL,
     SPARSE,
     STUCK,
+    TINY,
     UNOPENED,
     VAST,
     nodes,
 )
+from remat_cli.strategies.copying.stages import offload
 from remat_cli.strategies.engine import ALWAYS, Stage, When
 from remat_cli.strategies.incumbent import Verdict
+from remat_cli.strategies.published.opener import CHECKPOINTING, MIN_CUTS, OPENING_METHODS, QUICK_METHODS
 
 _ROOM = "remat_cli.strategies"
-_KNOWN, _BOUND = f"{_ROOM}.openers.known:KnownMethods", f"{_ROOM}.bounding"
+_METHODS, _BOUND = f"{_ROOM}.published.opener:PublishedMethods", f"{_ROOM}.bounding"
 _PRICES = f"{_ROOM}.openers.prices:Prices"
 _CROWDED = f"{_ROOM}.openers.crowded:CrowdedStages"
 _CHAIN = f"{_ROOM}.chains.opener:ChainStructure"
@@ -44,12 +51,6 @@ _ANNEALING, _TURNS = f"{_ROOM}.annealing.workers:Annealing", f"{_ROOM}.turns:Tur
 
 _INSIDE_MOST = 1_500
 """Most nodes for which crowded stages are looked into again after other methods. Untuned."""
-_TINY = 60
-"""Most nodes for the MILP of the Checkmate paper with split stages. Untuned."""
-_HANDFUL = 10
-"""Most nodes for which all states are looked at; beyond, the limit on states comes first. Untuned."""
-_FEW = 30
-"""Most nodes with which a solver needs no better start. Untuned."""
 _EAGER_PAIRS, _PROOF_PAIRS = 10_000, 60_000
 """Most pairs of a proof that comes before deeper supports, which are about as large; and of any proof. Untuned."""
 
@@ -67,16 +68,10 @@ _CHAIN_FIRST = Stage(
 _BLOCKS = f"{_ROOM}.repeated.search:Repetition"
 _LOOPS = f"{_ROOM}.openers.compiled:CompiledLoops"
 
-QUICK_METHODS = ("dtr", "twremat", "xla-greedy{cost_aware=true}")
-"""Published methods that take any graph, and whose plans are the cheapest of those (``anytime``); the fastest first."""
-_CHECKPOINTING, _MIN_CUTS = ("ap-greedy", "linearized-greedy", "xla-greedy"), ("min-cut",)
-OPENING_METHODS = (*QUICK_METHODS, *_CHECKPOINTING, *_MIN_CUTS)
-"""All methods with which searches begin, for searches over budgets."""
-
 OPENERS = (
     Stage(
         "quick-method",
-        _KNOWN,
+        _METHODS,
         "gives a plan within a twentieth of a second, if it finds one",
         options={"methods": QUICK_METHODS[:1]},
         when=nodes(most=LARGE - 1) & UNOPENED,
@@ -87,7 +82,7 @@ OPENERS = (
         "prices-first",
         _PRICES,
         "give a plan in a fifth of a second where the quickest method finds none, as on random graphs",
-        when=nodes(_FEW + 1, LARGE - 1) & FRESH & NO_SCHEDULE,
+        when=nodes(FEW + 1, LARGE - 1) & FRESH & NO_SCHEDULE,
         share=0.1,
         most_s=5.0,
         kernels=("pricing",),
@@ -95,7 +90,7 @@ OPENERS = (
     ),
     Stage(
         "quick-methods",
-        _KNOWN,
+        _METHODS,
         "give a plan within a fraction of a second",
         options={"methods": QUICK_METHODS},
         when=nodes(most=LARGE - 1) & UNOPENED,
@@ -113,7 +108,7 @@ OPENERS = (
     ),
     Stage(
         "quick-method-large",
-        _KNOWN,
+        _METHODS,
         "gives a plan within a second or two on a large graph",
         options={"methods": QUICK_METHODS[:1]},
         when=nodes(LARGE) & UNOPENED & (nodes(most=VAST - 1) | NO_SCHEDULE),
@@ -124,11 +119,21 @@ OPENERS = (
 )
 """The first plan is published here, before anything else begins."""
 
+_ANNEALING_FIRST = Stage(
+    "annealing-first",
+    _ANNEALING,
+    "improves the incumbent, which makes all later stages faster",
+    options={"rounds": 3},
+    when=SPARSE & nodes(FEW + 1) & STUCK,
+    share=0.1,
+    kernels=("annealing",),
+)
+
 _SQUEEZE = Stage(
     "squeeze",
     f"{_ROOM}.annealing.squeeze:Squeezing",
     "looks for any schedule that fits, at any cost",
-    when=nodes(_FEW + 1, LARGE - 1) & NO_SCHEDULE,
+    when=nodes(FEW + 1, LARGE - 1) & NO_SCHEDULE,
     until=Verdict.SETTLED,
     share=0.3,
     most_s=20.0,
@@ -140,36 +145,45 @@ _MENDING = Stage(
     "mending",
     f"{_ROOM}.annealing.mending:Mending",
     "makes a schedule fit that costs little more than a bound",
-    when=nodes(_FEW + 1, LARGE - 1),
+    when=nodes(FEW + 1, LARGE - 1),
     share=0.25,
     most_s=30.0,
     kernels=("annealing",),
 )
 """`resnet50` at 1.1 times its least peak: from 24.5% to 19.4% over no-remat; `segnet`: from 66 to 59% (``tight``)."""
 
+_CROWDED_STAGES = Stage(
+    "crowded",
+    _CROWDED,
+    "gives a bound that often meets the incumbent",
+    when=nodes(MEDIUM),
+    share=0.1,
+    most_s=20.0,
+    unlimited_s=3.0,
+    least_s=5.0,
+)
+
 _STARTS = (
     Stage("quick-bound", f"{_BOUND}:QuickBound", "a bound in a second, however large the graph", share=0.1, most_s=3.0),
-    Stage(
-        "crowded-small",
-        _CROWDED,
-        "is often optimal on training steps after a few solves",
+    replace(
+        _CROWDED_STAGES,
+        name="crowded-small",
+        why="is often optimal on training steps after a few solves",
         when=nodes(most=MEDIUM - 1),
         until=Verdict.SETTLED,
         goal=Verdict.SETTLED,
-        share=0.1,
         most_s=5.0,
-        unlimited_s=3.0,
         least_s=1.0,
     ),
-    Stage(
-        "crowded-first",
-        _CROWDED,
-        "finds the optimum within two seconds, or leaves it to other methods",
+    replace(
+        _CROWDED_STAGES,
+        name="crowded-first",
+        why="finds the optimum within two seconds, or leaves it to other methods",
         when=nodes(MEDIUM, LARGE - 1),
         until=Verdict.SETTLED,
         goal=Verdict.SETTLED,
-        share=0.1,
         most_s=2.0,
+        unlimited_s=None,
         least_s=3.0,
     ),
     Stage(
@@ -177,45 +191,42 @@ _STARTS = (
         _LOOPS,
         "compiles inner loops beside the search, in the first run after an installation",
         options={"groups": ("flow", "pricing", "annealing", "repeated")},
-        when=nodes(_FEW + 1),
+        when=nodes(FEW + 1),
     ),
     Stage(
         "checkpointing",
-        _KNOWN,
+        _METHODS,
         "fit the tightest budgets",
-        options={"methods": _CHECKPOINTING},
+        options={"methods": CHECKPOINTING},
         when=nodes(most=LARGE - 1) & EXPENSIVE,
         share=0.3,
         most_s=5.0,
     ),
     Stage(
         "min-cuts",
-        _KNOWN,
+        _METHODS,
         "suit forward passes with narrow cuts",
-        options={"methods": _MIN_CUTS},
-        when=nodes(_FEW + 1, LARGE - 1),
+        options={"methods": MIN_CUTS},
+        when=nodes(FEW + 1, LARGE - 1),
         share=0.3,
         most_s=5.0,
         kernels=("flow",),
     ),
-    Stage(
-        "annealing-early",
-        _ANNEALING,
-        "finds a first schedule at budgets that are too tight for other methods",
-        options={"rounds": 3},
-        when=nodes(_FEW + 1, LARGE - 1) & SPARSE & NO_SCHEDULE,
+    replace(
+        _ANNEALING_FIRST,
+        name="annealing-early",
+        why="finds a first schedule at budgets that are too tight for other methods",
+        when=nodes(FEW + 1, LARGE - 1) & SPARSE & NO_SCHEDULE,
         until=Verdict.SETTLED,
-        share=0.1,
         most_s=4.0,
-        kernels=("annealing",),
     ),
     _SQUEEZE,
     Stage(
         "rotor",
-        _KNOWN,
+        _METHODS,
         "is exact in its class on chains of blocks of any cost and size",
         options={"methods": ("rotor",)},
-        when=nodes(_FEW + 1, LARGE - 1) & EXPENSIVE & CHAINLIKE,
+        when=nodes(FEW + 1, LARGE - 1) & EXPENSIVE & CHAINLIKE,
         share=0.2,
         most_s=5.0,
         kernels=("segments",),
@@ -232,7 +243,7 @@ _STARTS = (
     ),
     Stage(
         "chains-large",
-        _KNOWN,
+        _METHODS,
         "fit a long chain of blocks into a few working sets, which recursion does",
         options={"methods": ("revolve", "rotor")},
         when=nodes(LARGE) & NO_SCHEDULE,
@@ -243,7 +254,7 @@ _STARTS = (
     Stage(
         "blocks-large",
         _BLOCKS,
-        "gives a schedule where quick methods find none, or a dear one",
+        "gives a schedule where quick methods find none, or an expensive one",
         when=nodes(LARGE) & FRESH & EXPENSIVE,
         until=Verdict.SETTLED,
         share=0.4,
@@ -290,18 +301,9 @@ _STARTS = (
         most_s=60.0,
         kernels=("repeated", "flow"),
     ),
-    Stage(
-        "crowded",
-        _CROWDED,
-        "gives a bound that often meets the incumbent",
-        when=nodes(MEDIUM),
-        share=0.1,
-        most_s=20.0,
-        unlimited_s=3.0,
-        least_s=5.0,
-    ),
+    _CROWDED_STAGES,
     replace(_MENDING, when=nodes(SMALL + 1, LARGE - 1)),
-    replace(_MENDING, name="mending-small", when=nodes(_FEW + 1, SMALL), share=0.1),  # cuts need the time; untuned
+    replace(_MENDING, name="mending-small", when=nodes(FEW + 1, SMALL), share=0.1),  # cuts need the time; untuned
     Stage(
         "cover-bound",
         f"{_BOUND}:CoverBound",
@@ -322,7 +324,7 @@ _STARTS = (
     ),
     Stage(
         "other-methods",
-        _KNOWN,
+        _METHODS,
         "take longer, and seldom find anything cheaper than the stages before",
         options={"methods": OPENING_METHODS},
         when=nodes(MEDIUM) & UNOPENED,
@@ -330,22 +332,19 @@ _STARTS = (
         most_s=30.0,
         kernels=("flow",),
     ),
-    Stage(
-        "annealing-short",
-        _ANNEALING,
-        "improves the incumbent before a large model takes most of the time",
-        options={"rounds": 3},
+    replace(
+        _ANNEALING_FIRST,
+        name="annealing-short",
+        why="improves the incumbent before a large model takes most of the time",
         when=nodes(SMALL + 1, LARGE - 1) & SPARSE & SCHEDULE,
         until=Verdict.SETTLED,
-        share=0.1,
         most_s=1.0,
-        kernels=("annealing",),
     ),
 )
 """Schedules and bounds in time that grows with the edges of the graph, not with its square."""
 
 _ENUMERATION = f"{_ROOM}.openers.enumeration:Enumeration"
-_ALL_STATES = Stage("enumeration", _ENUMERATION, "proves the optimum, whatever the sizes", when=nodes(most=_HANDFUL))
+_ALL_STATES = Stage("enumeration", _ENUMERATION, "proves the optimum, whatever the sizes", when=nodes(most=HANDFUL))
 _DEPTHS = (1.0, 1.5, 2.0, 3.0, 6.0)
 """How far from its uses a node may be recomputed, in the order of growth. Untuned."""
 
@@ -384,15 +383,7 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
                 most_s=4.0,
                 kernels=("segments",),
             )
-            yield Stage(
-                "annealing-first",
-                _ANNEALING,
-                "improves the incumbent, which makes all later stages faster",
-                options={"rounds": 3},
-                when=SPARSE & nodes(_FEW + 1) & STUCK,
-                share=0.1,
-                kernels=("annealing",),
-            )
+            yield _ANNEALING_FIRST
             yield _INSIDE_CROWDED
         yield replace(_MENDING, name=f"mending-{depth:g}")
         yield Stage(
@@ -536,7 +527,7 @@ def search(members: tuple[str, ...], depth: float, patience: int) -> tuple[Stage
 BESIDE = (Stage("beside", turns(_SEARCHED), "finds plans while another thread proves bounds", maker="search"),)
 """The stages of the second thread (see ``beside``)."""
 
-AUTO = (
+_RECOMPUTING = (
     *OPENERS,
     Stage(
         "starts",
@@ -583,10 +574,10 @@ AUTO = (
     Stage("search", turns(_SEARCHED), "closes the gap that exact methods leave", maker="search"),
     Stage(
         "beyond-one-pass",
-        _KNOWN,
+        _METHODS,
         "finds plans that go through a stage twice, which a few graphs need",
         options={"methods": ("checkmate-ilp{stage_split=2}",), "last_word": True},
-        when=nodes(most=_TINY) & NO_SCHEDULE,
+        when=nodes(most=TINY) & NO_SCHEDULE,
     ),
     Stage(
         "last",
@@ -594,6 +585,16 @@ AUTO = (
         "closes the gap where stages before left part of the time",
         when=LIMITED,
         maker="search",
+    ),
+)
+AUTO = (
+    *(replace(stage, when=NO_COPYING & stage.when) for stage in _RECOMPUTING),
+    Stage(
+        "offload",
+        offload(),
+        "recomputes or copies, by time, in place of all other stages",
+        when=COPYING,
+        maker="offload",
     ),
 )
 """The stages of ``auto``."""

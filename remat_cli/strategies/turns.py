@@ -101,7 +101,7 @@ class Turns(Engine):
                 gained = [self._turn(name, members, depth) for name in playing]
             except LimitReached:
                 return False  # no time to state a model
-            incumbent.hear()
+            incumbent.merge_news()
             idle = 0 if any(gained) else idle + 1
         return True
 

@@ -17,7 +17,7 @@ from remat_cli.planning.max_batch import max_batch, one_forward
 from remat_cli.planning.options import SolveOptions
 from remat_cli.reports.batches import batch_json, batch_text
 from remat_cli.reports.style import Style
-from remat_cli.strategies.pipeline import OPENING_METHODS
+from remat_cli.strategies.published.opener import OPENING_METHODS
 from remat_cli.zoo.registry import build_graph
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "batch-v1.json").read_text())

@@ -29,7 +29,7 @@ from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
 from remat_cli.planning.warm_start import WarmStart
 from remat_cli.strategies.copying.offload import Offload
-from remat_cli.strategies.copying.steps import Walker
+from remat_cli.strategies.copying.walker import Walker
 
 STEP = Graph(
     "step",

@@ -59,7 +59,7 @@ def test_each_search_hears_what_the_other_finds():
 
     def second(mine):
         assert mine.cost == bruteforce.cheapest(CHAIN, 3)
-        wait_for(lambda: mine.hear() or mine.bound.cost == CHEAPEST)
+        wait_for(lambda: mine.merge_news() or mine.bound.cost == CHEAPEST)
         mine.offer(better, "second")
         assert mine.done()
 
@@ -107,7 +107,7 @@ def test_an_interruption_is_passed_on_and_a_proof_is_not_one():
         wait_for(mine.context.control.stopping)
         raise Interrupted("stopped while a model was built")
 
-    beside.run(context, first, lambda mine: wait_for(lambda: mine.hear() or mine.done()))
+    beside.run(context, first, lambda mine: wait_for(lambda: mine.merge_news() or mine.done()))
     assert incumbent.done()
 
 

@@ -289,4 +289,4 @@ def test_a_schedule_that_computes_again_what_must_not_be_is_not_taken():
     for graph, taken in ((chain, True), (once, False)):
         best = Incumbent.of(Task(graph, 5), Context(Control(), Highs(), threads=1))
         assert best.offer(computes) is taken
-        assert (best.lowest == computes) is taken
+        assert (best.lowest.computes == computes) is taken

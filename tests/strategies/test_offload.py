@@ -24,7 +24,7 @@ from remat_cli.plan.io import dump_plan
 from remat_cli.plan.model import Copies, Scope
 from remat_cli.plan.replay import replay
 from remat_cli.planning.solving import Solved, SolveOptions, solve
-from remat_cli.strategies.copying.steps import Walker, steps_of
+from remat_cli.strategies.copying.walker import Walker, steps_of
 
 
 def solved(graph: Graph, budget: int, host: Host, strategy: str = "offload", limit_s: float = 5.0) -> Solved | None:
@@ -49,6 +49,7 @@ def host_of(rng: random.Random) -> Host:
 
 
 def test_tiny_graphs_get_plans_that_no_plan_beats_and_bounds_that_hold() -> None:
+    assert compiling.wait("copying", Control())
     best = compared = 0
     for seed in range(40):
         rng, graph = random.Random(seed), tiny(seed)

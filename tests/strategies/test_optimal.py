@@ -18,7 +18,7 @@ from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Bound, Context, Task
-from remat_cli.strategies.bounds import telling
+from remat_cli.strategies.bounds import strongest
 from remat_cli.strategies.chains.opener import chain_answer, chain_first
 from remat_cli.strategies.incumbent import Incumbent, Verdict
 from remat_cli.strategies.registry import strategy_from_spec
@@ -104,8 +104,8 @@ def test_a_bound_above_the_cost_of_a_schedule_does_not_speak_of_it() -> None:
     graph = build_graph("unit-chain{n=9}")
     cost, whole = 1.5 * graph.total_cost, Bound(graph.total_cost, Scope.ANY_ORDER)
     above, below = Bound(2 * cost, Scope.FRONTIER), Bound(0.9 * cost, Scope.DOCUMENT_ORDER)
-    assert telling(graph, [above], cost) == whole
-    assert telling(graph, [above, below], cost) == below
+    assert strongest(graph, [above], cost) == whole
+    assert strongest(graph, [above, below], cost) == below
 
 
 def test_a_schedule_is_settled_when_no_solver_could_tell_more_whatever_gap_was_asked_for() -> None:

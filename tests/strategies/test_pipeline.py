@@ -26,7 +26,8 @@ from remat_cli.strategies.annealing.squeeze import Squeezing
 from remat_cli.strategies.base import Bound, Context, Found, Known, NotFound, Schedule, Task
 from remat_cli.strategies.engine import Engine, Pipelined, Stage, pursue
 from remat_cli.strategies.incumbent import Incumbent, Verdict
-from remat_cli.strategies.pipeline import AUTO, OPENING_METHODS, QUICK_METHODS
+from remat_cli.strategies.pipeline import AUTO
+from remat_cli.strategies.published.opener import OPENING_METHODS, QUICK_METHODS
 from remat_cli.strategies.registry import STRATEGIES, strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 
@@ -241,7 +242,7 @@ def test_squeezing_finds_a_schedule_where_only_the_tightest_budget_is_given() ->
     squeezing = Squeezing(best)
     assert squeezing.turn(Control(), "search").more is (best.computes is None)
     assert best.computes is not None
-    assert best.height == least
+    assert best.peak_bytes == least
     assert best.maker == "search"
 
 
@@ -291,13 +292,13 @@ def test_of_two_schedules_of_the_same_cost_the_lower_peak_is_kept() -> None:
     )
     graph = Graph("tie", nodes, (3,))
     best = incumbent(graph, no_remat_peak(graph))
-    assert (best.computes, best.height) == ((0, 1, 2, 3), 13)
-    larger = best.cost, best.height
+    assert (best.computes, best.peak_bytes) == ((0, 1, 2, 3), 13)
+    larger = best.cost, best.peak_bytes
     # Dropping the first value and recomputing it at the end costs nothing.
     assert best.offer((0, 1, 2, 0, 3))
     assert best.computes == (0, 1, 2, 0, 3)
     assert best.cost == larger[0]
-    assert best.height < larger[1]
+    assert best.peak_bytes < larger[1]
     assert best.offer((0, 1, 2, 3))
     assert best.computes == (0, 1, 2, 0, 3)
 

@@ -24,7 +24,7 @@ from remat_cli.strategies.conditions import MEDIUM
 from remat_cli.strategies.incumbent import Incumbent, Verdict
 from remat_cli.strategies.ordering.bounding import free_cut_bound
 from remat_cli.strategies.ordering.candidates import Order, find_orders
-from remat_cli.strategies.pipeline import QUICK_METHODS
+from remat_cli.strategies.published.opener import QUICK_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
 
 _ORDERS_S, _ORDERS_SHARE = 60.0, 0.15
@@ -229,7 +229,7 @@ class _Solving:
     def _shake(self) -> None:
         """Remove recomputations from the incumbent and change its order so that it still fits."""
         incumbent, control = self.incumbent, self.context.control.part(_SHAKE_SHARE, _SHAKE_S)
-        if incumbent.computes is None or incumbent.held or incumbent.done():
+        if incumbent.best is None or incumbent.best.schedule.held or incumbent.done():
             return
         if not wait("ordering", self.context.control):
             return

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from remat_cli.graph.model import Graph
 from remat_cli.milp.crossing import Crossing
 from remat_cli.mip import Floats
-from remat_cli.strategies.copying.steps import Timed, Walker
+from remat_cli.strategies.copying.walker import Timed, Walker
 
 _HALF = 0.5
 

@@ -11,9 +11,15 @@ from remat_cli.strategies.base import Context, Found, NotFound, Task
 from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.registry import strategy_from_spec
 
+QUICK_METHODS = ("dtr", "twremat", "xla-greedy{cost_aware=true}")
+"""Published methods that take any graph, and whose plans are the cheapest of those (``anytime``); the fastest first."""
+CHECKPOINTING, MIN_CUTS = ("ap-greedy", "linearized-greedy", "xla-greedy"), ("min-cut",)
+OPENING_METHODS = (*QUICK_METHODS, *CHECKPOINTING, *MIN_CUTS)
+"""All methods with which searches begin, for searches over budgets."""
+
 
 @dataclass(slots=True)
-class KnownMethods(Engine):
+class PublishedMethods(Engine):
     """Runs strategies one after the other and takes every schedule that they publish.
 
     Attributes:
