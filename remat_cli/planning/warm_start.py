@@ -84,10 +84,6 @@ class WarmStart:
         found = Found(Schedule(schedule.computes), exhausted=False, maker=_known_maker(plan.strategy))
         return cls(found, schedule.cost, schedule.peak_bytes)
 
-    def fits(self, budget_bytes: int | None) -> bool:
-        """Whether it is within a budget; None for no budget."""
-        return budget_bytes is None or self.peak_bytes <= budget_bytes
-
     def document(self) -> dict[str, float]:
         """The start as a plan's provenance records it."""
         return {"cost": plain_number(self.cost), "peak_memory": self.peak_bytes}
