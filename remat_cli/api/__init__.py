@@ -69,19 +69,19 @@ if TYPE_CHECKING:
     from remat_cli.plan.check import Report as Report
     from remat_cli.plan.comparison import Comparison as Comparison
     from remat_cli.plan.comparison import Ended as Ended
+    from remat_cli.plan.comparison import Linked as Linked
     from remat_cli.plan.comparison import Row as Row
     from remat_cli.plan.difference import Difference as Difference
     from remat_cli.plan.explanation import Explanation as Explanation
     from remat_cli.plan.host import Host as Host
-    from remat_cli.plan.linked import Linked as Linked
     from remat_cli.plan.model import Claim as Claim
     from remat_cli.plan.model import ClaimStatus as ClaimStatus
     from remat_cli.plan.model import Plan as Plan
     from remat_cli.plan.model import Scope as Scope
     from remat_cli.plan.replay import Finding as Finding
-    from remat_cli.plan.worth import Offer as Offer
-    from remat_cli.plan.worth import Slope as Slope
-    from remat_cli.plan.worth import Worth as Worth
+    from remat_cli.plan.sensitivity import Offer as Offer
+    from remat_cli.plan.sensitivity import Slope as Slope
+    from remat_cli.plan.sensitivity import Worth as Worth
     from remat_cli.planning.curve import Curve as Curve
     from remat_cli.planning.curve import Point as Point
     from remat_cli.planning.curve import PointStatus as PointStatus
@@ -120,7 +120,7 @@ else:
         "LimitReached": "remat_cli.errors",
         "NotOneGraph": "remat_cli.errors",
         "Limits": "remat_cli.planning.options",
-        "Linked": "remat_cli.plan.linked",
+        "Linked": "remat_cli.plan.comparison",
         "LocalExecutor": "remat_cli.planning.executors",
         "MaxBatch": "remat_cli.planning.max_batch",
         "Policy": "remat_cli.planning.policies",
@@ -178,9 +178,9 @@ else:
         "solve_smallest": "remat_cli.api.solving",
         "unfit": "remat_cli.api.fitting",
         "worth": "remat_cli.api.comparing",
-        "Offer": "remat_cli.plan.worth",
-        "Slope": "remat_cli.plan.worth",
-        "Worth": "remat_cli.plan.worth",
+        "Offer": "remat_cli.plan.sensitivity",
+        "Slope": "remat_cli.plan.sensitivity",
+        "Worth": "remat_cli.plan.sensitivity",
     }
     __all__ = sorted(_HOME)
 

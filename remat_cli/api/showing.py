@@ -16,13 +16,12 @@ from remat_cli.graph.document import kind_of
 from remat_cli.graph.model import Graph
 from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import Report, check
-from remat_cli.plan.comparison import Comparison
+from remat_cli.plan.comparison import Comparison, Linked
 from remat_cli.plan.difference import Difference, beyond
 from remat_cli.plan.explanation import Explanation
 from remat_cli.plan.io import plan_from_document
-from remat_cli.plan.linked import Linked
 from remat_cli.plan.model import Plan
-from remat_cli.plan.worth import Worth
+from remat_cli.plan.sensitivity import Worth
 from remat_cli.reports.batches import batch_text
 from remat_cli.reports.comparison import comparison_text, linked_text
 from remat_cli.reports.curve import CurveRow, curve_text

@@ -8,7 +8,7 @@ from remat_cli.errors import UsageError
 from remat_cli.frontends.rates import DTYPES, PRODUCT, Rates, roofline
 from remat_cli.graph.model import Graph
 from remat_cli.zoo import registry
-from remat_cli.zoo.costing import FLOPS, CostModel, Work
+from remat_cli.zoo.training import FLOPS, CostModel, Work
 
 _DTYPES = {2: "float16", 4: "float32", 8: "float64"}
 """The type whose products have numbers of so many bytes."""

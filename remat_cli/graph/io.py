@@ -1,4 +1,4 @@
-"""Graph documents to graphs and back: their meaning, their canonical form, and its digest."""
+"""Graph documents to graphs and back: their meaning, canonical form and digest, and what they state or leave out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import accumulate, chain, islice
 from typing import Any
 
 from remat_cli.graph.document import Document, Format, join, read_document, validate
-from remat_cli.graph.lines import without_lines
+from remat_cli.graph.metadata import without_lines
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, is_node_link
 from remat_cli.graph.quoting import quote
@@ -164,7 +164,7 @@ def document_text(document: Mapping[str, Any], format: Format) -> str:
     """``document`` as text in one of the formats of documents."""
     if format == "json":
         return dump_document(document)
-    from remat_cli.graph.yamltext import yaml_text
+    from remat_cli.graph.yaml12 import yaml_text
 
     return yaml_text(document)
 
@@ -358,3 +358,51 @@ def _check_sums(
         fields.report(
             join(pointer, "nodes"), f"all costs together are more than {MAX_COST:g}", "use a larger cost_unit"
         )
+
+
+def origins(document: Document, graph: Graph, keys: NodeLinkKeys | None = None) -> list[str]:
+    """One line for each kind of fact: where ``document`` states it, and the default for the others.
+
+    Args:
+        document: A graph document or node-link JSON.
+        graph: The graph that it states.
+        keys: The names of the attributes of node-link JSON.
+    """
+    names = keys or NodeLinkKeys()
+    linked = is_node_link(document)
+    data = document.data
+    head = data.get("graph") if linked else data
+    head = head if isinstance(head, dict) else {}
+    total = len(data["nodes"])
+
+    def stated(key: str) -> int:
+        return sum(entry.get(key) is not None for entry in data["nodes"])
+
+    workspaces = stated(names.workspace if linked else "workspace")
+    cost = f'attribute "{names.cost}"' if linked else "field cost"
+    sizes = f'attribute "{names.memory}"' if linked else "fields memory and outputs"
+    unit = "read" if head.get("cost_unit") else "not stated"
+    lines = [
+        f"costs: {_share(_nodes_with_cost(document, names, linked), total, cost, '0')}; unit {graph.cost_unit}: {unit}",
+        f"sizes: {_share(_nodes_with_size(document, names, linked), total, sizes, '0 bytes')}",
+        f"workspace: read for {workspaces} of {total} nodes" + (", 0 bytes for the others" * (workspaces < total)),
+        "fixed memory: read" if head.get("fixed_memory") is not None else "fixed memory: not stated, 0 bytes",
+    ]
+    stated_outputs = not linked and "outputs" in data
+    lines.append("outputs of the graph: " + ("read" if stated_outputs else "not stated, those of the last node"))
+    return lines
+
+
+def _nodes_with_cost(document: Document, names: NodeLinkKeys, linked: bool) -> int:
+    key = names.cost if linked else "cost"
+    return sum(entry.get(key) is not None for entry in document.data["nodes"])
+
+
+def _nodes_with_size(document: Document, names: NodeLinkKeys, linked: bool) -> int:
+    keys = (names.memory,) if linked else ("memory", "outputs")
+    return sum(any(entry.get(key) is not None for key in keys) for entry in document.data["nodes"])
+
+
+def _share(number: int, total: int, where: str, default: str) -> str:
+    """``read for 8 of 9 nodes from field cost, 0 for the others``."""
+    return f"read for {number} of {total} nodes from {where}" + (f", {default} for the others" * (number < total))

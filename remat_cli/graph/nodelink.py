@@ -1,4 +1,4 @@
-"""Node-link JSON, as ``networkx.node_link_data`` writes it, to graphs.
+"""Node-link JSON, as ``networkx.node_link_data`` writes it, to graphs and back.
 
 Every node makes one value. :class:`NodeLinkKeys` maps attributes to fields. The graph-level attributes ``name``,
 ``cost_unit`` and ``fixed_memory`` are used if present; all other attributes are ignored. The output of the graph is the
@@ -8,6 +8,7 @@ value of the last node, as in graph documents without ``outputs``.
 from __future__ import annotations
 
 import heapq
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +18,8 @@ from remat_cli.errors import Worded
 from remat_cli.graph.document import Document, join
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.graph.quoting import quote
-from remat_cli.graph.reader import MAX_BYTES, MAX_COST, Fields, shortest_path
-from remat_cli.printable import CONTROLS
+from remat_cli.graph.reader import MAX_BYTES, MAX_COST, Fields, plain_number, shortest_path
+from remat_cli.printable import CONTROLS, escaped_json
 from remat_cli.registry import suggestion
 
 _EDGE_LISTS = ("links", "edges")
@@ -307,3 +308,45 @@ def _report_cycle(
             cycle = " -> ".join(quote(ids[i])[1:-1] for i in [node, *path])
             fields.report(join("/nodes", node), f"is part of a cycle: {cycle}", "a graph has no cycles: cut one link")
             return
+
+
+def graph_to_node_link(graph: Graph) -> tuple[str, list[str]]:
+    """The text of ``graph`` as node-link JSON, and the facts that it cannot express.
+
+    A node of node-link JSON makes one value, so several outputs become one value of their total size, and a plan for
+    the converted graph frees them together. Links are in the order in which nodes read.
+    """
+    nodes: list[dict[str, Any]] = []
+    links: list[dict[str, Any]] = []
+    for node in graph.nodes:
+        entry: dict[str, Any] = {"id": node.id, "cost": plain_number(node.cost), "memory": sum(node.outputs)}
+        entry["workspace"] = node.workspace
+        entry["recompute"] = node.recompute
+        if node.op is not None:
+            entry["op"] = node.op
+        if node.phase is not None:
+            entry["phase"] = node.phase.value
+        nodes.append(entry)
+        makers = dict.fromkeys(graph.producer[value] for value in node.inputs)
+        links += [{"source": graph.nodes[maker].id, "target": node.id} for maker in makers]
+    attributes = {"name": graph.name, "cost_unit": graph.cost_unit, "fixed_memory": graph.fixed_memory}
+    head = {"directed": True, "multigraph": False, "graph": attributes}
+    parts = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
+    for name, entries in (("nodes", nodes), ("links", links)):
+        rows = ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in entries)
+        parts.append(f'"{name}": [\n{rows}\n]' if rows else f'"{name}": []')
+    return escaped_json("{\n" + ",\n".join(parts) + "\n}\n"), _lost(graph)
+
+
+def _lost(graph: Graph) -> list[str]:
+    lost = []
+    several = sum(len(node.outputs) > 1 for node in graph.nodes)
+    if several:
+        lost.append(f"{several} nodes with several outputs: written as one value of their joint size")
+    if any(not node.outputs for node in graph.nodes):
+        lost.append("nodes without outputs: written with a value of 0 bytes")
+    if graph.outputs != tuple(graph.values_of(len(graph.nodes) - 1)):
+        lost.append("which values are outputs of the graph: a reader takes those of the last node")
+    if any(node.payload is not None for node in graph.nodes) or graph.metadata is not None:
+        lost.append("payload and metadata: left out")
+    return lost

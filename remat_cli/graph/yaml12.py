@@ -1,4 +1,4 @@
-"""YAML text to plain data, as YAML 1.2 reads it, and as strictly as JSON.
+"""YAML text to plain data and back, as YAML 1.2 reads it, and as strictly as JSON.
 
 PyYAML's own loaders follow YAML 1.1: to them ``1.2e9`` is a string, ``1:0`` the number 60 and ``on`` true. So only
 its parser is used (libyaml if PyYAML was built with it), never its resolvers and constructors. This module turns the
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -18,7 +19,12 @@ import yaml
 
 from remat_cli.errors import InputError, Problem
 from remat_cli.graph.quoting import MAX_DEPTH, SURROGATE, escape_token, quote, show_pointer
+from remat_cli.printable import escaped_json
 
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./%-]*", re.ASCII)
+_VALUES_OF_SOME_VERSION = re.compile(r"null|true|false|yes|no|on|off|y|n", re.IGNORECASE)
+_NEVER_FOLD = 2**30
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _WORDS: dict[str, Any] = {
@@ -238,3 +244,63 @@ class _Builder:
             message, pointer=show_pointer(self._pointer()), line=mark.line + 1, column=mark.column + 1, hint=hint
         )
         raise InputError(self._source, [problem])
+
+
+class _Block(dict[str, Any]):
+    """A mapping with a line for each field."""
+
+
+class _Lines(list[Any]):
+    """A list with a line for each entry."""
+
+
+class _Writer(_Dumper):  # type: ignore[misc]  # the base is chosen when this is imported
+    """Writes collections on one line, except ``_Block`` and ``_Lines``, and never an alias."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(writer: Any, text: str) -> Any:
+    bare = _PLAIN.fullmatch(text) is not None and _VALUES_OF_SOME_VERSION.fullmatch(text) is None
+    return writer.represent_scalar("tag:yaml.org,2002:str", text, style=None if bare else '"')
+
+
+_Writer.add_representer(str, _text)
+_Writer.add_representer(
+    _Block, lambda writer, data: writer.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=False)
+)
+_Writer.add_representer(
+    _Lines, lambda writer, data: writer.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=False)
+)
+
+
+def yaml_text(document: Mapping[str, Any]) -> str:
+    """``document`` as YAML that YAML 1.2 reads as the same data; the same data gives the same text.
+
+    PyYAML writes the text, but decides by YAML 1.1 which text needs no quotes: it would leave the string ``1.2e9``, a
+    number in YAML 1.2, bare. So only plain words of every version stay without quotes. Fields keep their order, and
+    long documents stay readable, with one line per field, node and statement, as in remat's JSON.
+    """
+    text = yaml.dump(
+        _laid_out(document),
+        Dumper=_Writer,
+        default_flow_style=True,
+        allow_unicode=True,
+        sort_keys=False,
+        width=_NEVER_FOLD,
+    )
+    return escaped_json(str(text))  # what it escapes is nowhere but in double quotes
+
+
+def _laid_out(document: Mapping[str, Any]) -> _Block:
+    """The same data with marks for its layout: nodes and statements line by line, also of a graph inside a plan."""
+    fields = _Block()
+    for key, value in document.items():
+        if isinstance(value, Mapping) and "schema" in value:
+            fields[key] = _laid_out(value)
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            fields[key] = _Lines(value)
+        else:
+            fields[key] = value
+    return fields

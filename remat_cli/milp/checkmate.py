@@ -20,8 +20,7 @@ import numpy as np
 import pyomo.core as pyo
 
 from remat_cli.control import Control
-from remat_cli.graph.closing import closed
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, closed
 from remat_cli.milp.compile import compile_model, without_garbage_collection
 from remat_cli.milp.memory_scale import MemoryScale
 from remat_cli.mip import Ints, LinearModel

@@ -16,8 +16,7 @@ from typing import Literal
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import last_readers, no_remat_profile, working_set
-from remat_cli.graph.closing import closed
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, closed
 from remat_cli.graph.order import always_waiting
 from remat_cli.milp.memory_scale import FINEST, MemoryScale
 from remat_cli.mip import Builder, LinearModel, Row, linear

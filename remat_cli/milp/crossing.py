@@ -39,8 +39,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from remat_cli.graph.closing import closed
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, closed
 from remat_cli.mip import Builder, Floats, LinearModel, Row
 from remat_cli.plan.host import Host
 

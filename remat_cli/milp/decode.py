@@ -10,8 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from remat_cli.graph.closing import CLOSING_ID
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import CLOSING_ID, Graph
 from remat_cli.mip import Floats, Ints, Row
 from remat_cli.plan.liveness import DEAD, walk_back
 

@@ -21,8 +21,7 @@ import math
 from dataclasses import dataclass
 
 from remat_cli.graph.analysis import working_set
-from remat_cli.graph.closing import closed
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, closed
 from remat_cli.graph.order import always_waiting, ancestors, descendants
 from remat_cli.mip import Builder, LinearModel, Row
 

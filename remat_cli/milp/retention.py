@@ -20,8 +20,7 @@ from functools import cache
 from itertools import islice
 
 from remat_cli.control import Control
-from remat_cli.graph.closing import closed
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, closed
 from remat_cli.milp.memory_scale import MemoryScale
 from remat_cli.milp.support import Support, full_support, support_within, widened
 from remat_cli.mip import Block, Builder, LinearModel, Names, Row, linear

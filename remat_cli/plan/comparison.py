@@ -1,4 +1,4 @@
-"""A comparison as data: the result of every strategy at every budget on one graph."""
+"""Results over many plans as data: every strategy at every budget, for several links, and the largest batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from remat_cli.control import Outcome
 from remat_cli.graph.model import Graph
+from remat_cli.plan.host import Host
 from remat_cli.plan.model import Scope
 from remat_cli.short_repr import ShortRepr
 from remat_cli.tolerances import SAME_COST
@@ -234,3 +236,63 @@ class Comparison(ShortRepr):
     def by_strategy(self) -> dict[str, Sequence[Row]]:
         """The rows of each strategy, by budget upwards."""
         return {name: [self.row(name, amount) for _, amount in self.budgets] for name in self.strategies}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Linked(ShortRepr):
+    """A comparison for each link, all with the same strategies and budgets.
+
+    Attributes:
+        links: Names and hosts, in the order in which they were asked for; those that were reached.
+        comparisons: One for each link.
+        interrupted: Whether links or cells are missing because it was stopped.
+    """
+
+    links: tuple[tuple[str, Host], ...]
+    comparisons: tuple[Comparison, ...]
+    interrupted: bool = False
+
+    def _facts(self) -> dict[str, str]:
+        return {"graph": self.comparisons[0].graph.name, "links": ", ".join(name for name, _ in self.links)}
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether any strategy has a plan at any budget with any link."""
+        return any(row.cost is not None for one in self.comparisons for row in one.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """The result of ``remat max-batch``.
+
+    Attributes:
+        memory_bytes: The memory, fixed memory included.
+        most_cost: The limit on the cost of a plan, at ``graph_batch``.
+        without: The largest batch without recomputation.
+        found: The largest batch with a replayed plan; 0 for none.
+        impossible: This batch and all larger ones are proven not to fit.
+        scope: The plans for which that, and ``refuted``, is proven.
+        graph_batch: The batch for which the graph was made; with several graphs, the batch found.
+        peak_bytes: Peak of the plan at the batch found; None without one.
+        cost: Cost of the plan at ``graph_batch``; None without one.
+        strategy: The strategy that made it; None without one.
+        tried: Batches for which a plan was searched.
+        outcome: How the search ended.
+        given: Batches of which a graph was given; empty if a function made the graph of every batch.
+        refuted: Single batches below ``impossible`` that are proven not to fit; larger ones may.
+    """
+
+    memory_bytes: int
+    most_cost: float
+    without: int
+    found: int
+    impossible: int
+    scope: Scope
+    graph_batch: int
+    peak_bytes: int | None
+    cost: float | None
+    strategy: str | None
+    tried: tuple[int, ...]
+    outcome: Outcome
+    given: tuple[int, ...] = ()
+    refuted: tuple[int, ...] = ()

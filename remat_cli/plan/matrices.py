@@ -1,4 +1,4 @@
-"""Conversion between sequences of computes and Checkmate's matrices R and S. Only this module knows that convention.
+"""Sequences of computes to Checkmate's matrices R and S and back, and to images. Only this module knows R and S.
 
 Stage t ends with the first computation of node t. R[t, i] says that node i is computed in stage t, S[t, v] that value
 v is kept from stage t-1 into stage t.
@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Compute, Plan
+
+FIRST, AGAIN = 1, 2
+"""Values of a cell of R: only first computations, or at least one recomputation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +141,50 @@ def _stage(graph: Graph, t: int, here: AbstractSet[int], gained: Iterable[int]) 
             chosen.add(node)
             todo.extend(graph.producer[v] for v in graph.nodes[node].inputs if v not in here)
     return sorted(chosen)
+
+
+if TYPE_CHECKING:
+    from numpy import uint8
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Raster:
+    """R and S with a cell for each ``each`` x ``each`` stages and nodes.
+
+    Attributes:
+        each: 1 unless the graph has more nodes than the requested number of cells.
+        computed: uint8[stages, nodes]; ``AGAIN`` if anything in the cell is a recomputation, else ``FIRST``, else 0.
+        kept: uint8[stages, nodes]; 1 if a value of these nodes is kept into one of these stages.
+    """
+
+    each: int
+    computed: NDArray[uint8]
+    kept: NDArray[uint8]
+
+
+def raster(plan: Plan, at_most: int = 400) -> Raster | None:
+    """R and S of ``plan``, in at most ``at_most`` + 1 rows; None for a plan that has no stages.
+
+    Stages end with the first computations in document order (Checkmate 4.6); a plan with another order, or one that
+    reads a value that was never computed, has none. The last row is for computations after the last first computation.
+    """
+    import numpy as np
+
+    graph = plan.graph
+    try:
+        matrices = matrices_of(graph, [s.node for s in plan.statements if isinstance(s, Compute)])
+    except (ValueError, KeyError):  # KeyError: an output of the graph was never computed
+        return None
+    n = len(graph.nodes)
+    each = max(1, -(-n // at_most))
+    shape = n // each + 1, max(1, -(-n // each))
+    computed, kept = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
+    for stage, node in matrices.computed:
+        cell = stage // each, node // each
+        computed[cell] = max(computed[cell], FIRST if stage == node else AGAIN)
+    for value, intervals in enumerate(matrices.kept):
+        column = graph.producer[value] // each
+        for first, last in intervals:
+            kept[(first + 1) // each : last // each + 1, column] = 1
+    return Raster(each, computed, kept)

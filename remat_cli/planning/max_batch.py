@@ -21,7 +21,7 @@ from remat_cli.control import MORE_TIME, Control, Ending, Outcome, Progress
 from remat_cli.errors import Infeasible, Interrupted, LimitReached, StrategyMismatch, UsageError, Worded
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Phase
-from remat_cli.plan.batches import BatchFacts
+from remat_cli.plan.comparison import BatchFacts
 from remat_cli.plan.model import Scope
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions

@@ -6,10 +6,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from remat_cli.graph.autograd import as_autograd_holds
 from remat_cli.graph.model import Graph
-from remat_cli.graph.scans import as_scans_hold
 from remat_cli.graph.tags import Tagged
+from remat_cli.graph.tool_memory import as_autograd_holds, as_scans_hold
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.spec import split_spec
 

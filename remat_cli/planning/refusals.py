@@ -5,7 +5,7 @@ from __future__ import annotations
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, Interrupted, LimitReached, RematError, Worded, worded
 from remat_cli.graph.analysis import PeakBound, no_remat_peak, peak_bound
-from remat_cli.graph.contents import OTHERS, PARAMETERS, fixed_bytes, fixed_words, gradient_bytes, outputs_are_gradients
+from remat_cli.graph.metadata import OTHERS, PARAMETERS, fixed_bytes, fixed_words, gradient_bytes, outputs_are_gradients
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Scope

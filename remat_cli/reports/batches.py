@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from remat_cli.graph.model import Graph
-from remat_cli.plan.batches import BatchFacts
+from remat_cli.plan.comparison import BatchFacts
 from remat_cli.plan.model import Scope
 from remat_cli.reports.documents import document_json
 from remat_cli.reports.style import Style, fields, render

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.errors import SHOWN_PROBLEMS, on_command_line
-from remat_cli.plan.checks import Checked
+from remat_cli.plan.check import Checked
 from remat_cli.reports.style import Style, render, title
 from remat_cli.reports.table import Table, text_columns
 from remat_cli.reports.words import count, overhead_words, peak_words, verdict

@@ -14,8 +14,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 from remat_cli.errors import SHOWN_PROBLEMS, Problem, on_command_line
-from remat_cli.plan.check import OVER_BUDGET, Report
-from remat_cli.plan.checks import Checked
+from remat_cli.plan.check import OVER_BUDGET, Checked, Report
 from remat_cli.plan.replay import Finding, Severity
 from remat_cli.printable import printable
 from remat_cli.reports.documents import document_json

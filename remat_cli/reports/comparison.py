@@ -7,9 +7,8 @@ from dataclasses import dataclass, fields
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.plan.comparison import Comparison, Ended, Proof, Row
+from remat_cli.plan.comparison import Comparison, Ended, Linked, Proof, Row
 from remat_cli.plan.host import Host
-from remat_cli.plan.linked import Linked
 from remat_cli.plan.model import Scope
 from remat_cli.reports.documents import document_json, rate_limit
 from remat_cli.reports.style import Style, render, title

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.graph.lines import line_of
+from remat_cli.graph.metadata import line_of
 from remat_cli.graph.model import Graph
 from remat_cli.graph.quoting import quote
 from remat_cli.plan.explanation import Change, Explanation

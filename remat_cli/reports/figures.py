@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.graph.blocks import blocks, condensed
-from remat_cli.graph.layout import Layout, layered
+from remat_cli.graph.drawing import Layout, blocks, condensed, layered
 from remat_cli.graph.model import Graph, Phase
 from remat_cli.plan.check import Report
-from remat_cli.plan.comparison import Comparison
-from remat_cli.plan.linked import Linked
+from remat_cli.plan.comparison import Comparison, Linked
+from remat_cli.plan.matrices import Raster, raster
 from remat_cli.plan.model import Plan
 from remat_cli.plan.occupancy import Kind, Occupancy, occupancy
-from remat_cli.plan.raster import Raster, raster
 from remat_cli.printable import printable
 from remat_cli.reports.overhead_chart import (
     NO_PLAN,

@@ -22,9 +22,8 @@ import numpy as np
 from remat_cli.errors import SolverUnavailable
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.running import shortage
-from remat_cli.solvers.base import Availability, Outcome, Request, Solver, SolverProgress, Termination
+from remat_cli.solvers.base import Availability, Outcome, Request, Solver, SolverLog, SolverProgress, Termination
 from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
-from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.modelfile import write_model
 from remat_cli.solvers.process import ProcessEnd, run_process, temporary_folder
 from remat_cli.tolerances import CBC_BOUND_DIGITS, CBC_GAP_DIGITS, CBC_INCREMENT

@@ -30,12 +30,12 @@ from remat_cli.solvers.base import (
     Outcome,
     Request,
     Solver,
+    SolverLog,
     SolverProgress,
     Termination,
     installed_package,
 )
 from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
-from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.modelfile import write_model
 from remat_cli.solvers.process import ProcessEnd, run_process, temporary_folder
 from remat_cli.tolerances import GLPK_BOUND_DIGITS, INTEGRAL_WITHIN

@@ -28,12 +28,12 @@ from remat_cli.solvers.base import (
     Outcome,
     Request,
     Solver,
+    SolverLog,
     SolverProgress,
     Termination,
     installed_package,
 )
 from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
-from remat_cli.solvers.log import SolverLog
 from remat_cli.solvers.worker import Call
 from remat_cli.tolerances import ABSOLUTE_GAP, FEASIBILITY
 

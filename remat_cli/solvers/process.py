@@ -26,7 +26,7 @@ from pathlib import Path
 from remat_cli.control import Control
 from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.running import before_leaving, shortage, unbroken
-from remat_cli.solvers.log import SolverLog
+from remat_cli.solvers.base import SolverLog
 
 POLL_S = 0.05
 LATE_S = 0.75

@@ -25,8 +25,7 @@ import numpy as np
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import last_readers
-from remat_cli.graph.closing import closed
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, closed
 from remat_cli.milp.cover_bound import Stage, stages_of
 from remat_cli.mip import Floats, Ints
 

@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.spec import format_spec, options_of
-from remat_cli.zoo.costing import FLOPS, CostModel
 from remat_cli.zoo.network import Network, Tensor
-from remat_cli.zoo.training import Backward, to_graph
+from remat_cli.zoo.training import FLOPS, Backward, CostModel, to_graph
 
 LARGEST_COUNT = 1_000_000
 """Upper limit of every count among the options (batch, classes, width, ...)."""

@@ -1,4 +1,4 @@
-"""Linear chains with chosen costs and sizes, and the unit training chain of the Checkmate paper."""
+"""Chains: with chosen costs and sizes, the unit training chain of the Checkmate paper, and feed-forward networks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import ClassVar
 from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.units import parse_size
-from remat_cli.zoo.base import BACKWARD_OPTION, Architecture, option
-from remat_cli.zoo.costing import FLOPS
+from remat_cli.zoo.base import BACKWARD_OPTION, Architecture, NetworkArchitecture, option
+from remat_cli.zoo.layers.common import dense, relu, squared_error
 from remat_cli.zoo.network import Derivative, Network
-from remat_cli.zoo.training import Backward, to_graph
+from remat_cli.zoo.training import FLOPS, Backward, to_graph
 
 LARGEST_NUMBER = 10**12
 """No cost or size may be larger."""
 LONGEST = 100_000
 """No chain may have more nodes in its forward pass."""
 _UNITS = replace(FLOPS, unit="unit")
+DEEPEST = 100_000
+"""Upper limit of the number of layers."""
 
 
 @dataclass(frozen=True)
@@ -111,3 +113,36 @@ class UnitChain(Architecture):
             phase = Phase.FORWARD if j < loss else Phase.LOSS if j == loss else Phase.BACKWARD
             nodes.append(Node(f"n{j}", 1.0, tuple(sorted(reads)), (1,), op="unit", phase=phase))
         return Graph(self.name, tuple(nodes), (self.n - 1,), cost_unit="unit", metadata=self.describe())
+
+
+@dataclass(frozen=True)
+class FeedForward(NetworkArchitecture):
+    """Hidden dense layers with ReLU, an output layer, and the squared error, as in Kumar et al., NeurIPS 2019.
+
+    The paper states the layers, the loss and plain gradient descent, and no width and no batch: these are our choice.
+
+    Attributes:
+        depth: Number of hidden layers.
+        width: Features of the input, of every hidden layer and of the output.
+    """
+
+    batch: int = option(1024, "items per batch")
+    depth: int = option(100, "number of hidden layers")
+    width: int = option(1024, "features of the input and of every layer")
+
+    name: ClassVar[str] = "feed-forward"
+    summary: ClassVar[str] = "dense layers with ReLU and squared error"
+    reference: ClassVar[str] = "Kumar et al., NeurIPS 2019, section 4"
+
+    def check(self) -> None:
+        """Refuse options that make no sense."""
+        super().check()
+        self.require("depth", 1, DEEPEST)
+        self.require("width", 1)
+
+    def network(self) -> Network:
+        """The hidden layers and the output."""
+        x = Network(self.name, self.dtype_bytes).input(self.batch, self.width)
+        for k in range(1, self.depth + 1):
+            x = relu(f"relu{k}", dense(f"fc{k}", x, self.width))
+        return squared_error(dense("out", x, self.width))

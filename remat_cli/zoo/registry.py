@@ -7,7 +7,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
 from remat_cli.spec import build, split_spec
 from remat_cli.zoo.base import Architecture, NetworkArchitecture
-from remat_cli.zoo.costing import FLOPS, CostModel
+from remat_cli.zoo.training import FLOPS, CostModel
 
 ARCHITECTURES: Registry[Architecture] = Registry(
     kind="architecture",
@@ -18,12 +18,12 @@ ARCHITECTURES: Registry[Architecture] = Registry(
         "densenet169": "remat_cli.zoo.densenet:DenseNet169",
         "densenet201": "remat_cli.zoo.densenet:DenseNet201",
         "densenet-deep": "remat_cli.zoo.densenet:DeepDenseNet",
-        "fcn8": "remat_cli.zoo.fcn:Fcn8",
-        "feed-forward": "remat_cli.zoo.feed_forward:FeedForward",
+        "fcn8": "remat_cli.zoo.vgg:Fcn8",
+        "feed-forward": "remat_cli.zoo.chain:FeedForward",
         "gpt2": "remat_cli.zoo.transformer:Gpt2",
         "inception-v3": "remat_cli.zoo.inception:InceptionV3",
         "linear": "remat_cli.zoo.chain:Linear",
-        "llama": "remat_cli.zoo.llama:Llama",
+        "llama": "remat_cli.zoo.transformer:Llama",
         "mobilenet-v1": "remat_cli.zoo.mobilenet:MobileNetV1",
         "mobilenet-v2": "remat_cli.zoo.mobilenet:MobileNetV2",
         "resnet101": "remat_cli.zoo.resnet:ResNet101",
@@ -33,7 +33,7 @@ ARCHITECTURES: Registry[Architecture] = Registry(
         "resnet34": "remat_cli.zoo.resnet:ResNet34",
         "resnet50": "remat_cli.zoo.resnet:ResNet50",
         "resnet-deep": "remat_cli.zoo.resnet:DeepResNet",
-        "segnet": "remat_cli.zoo.segnet:SegNet",
+        "segnet": "remat_cli.zoo.vgg:SegNet",
         "transformer": "remat_cli.zoo.transformer:Transformer",
         "unet": "remat_cli.zoo.unet:UNet",
         "unit-chain": "remat_cli.zoo.chain:UnitChain",

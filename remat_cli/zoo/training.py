@@ -1,4 +1,4 @@
-"""From the forward pass of a network to a graph: inference alone, or forward, loss and backward by one of two rules.
+"""The forward pass of a network to a graph: inference alone, or forward, loss and backward by one of two rules.
 
 ``checkmate`` is the rule of the Checkmate paper (Jain et al., MLSys 2020) and its extraction from Keras: for every
 layer i a node grad(i) that reads out(i) and, of every user j of i, out(j) and grad(j); it costs twice i and is as
@@ -20,13 +20,51 @@ differs between operations.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from remat_cli.graph.model import Graph, Node, Phase
-from remat_cli.zoo.costing import FLOPS, CostModel, Work
 from remat_cli.zoo.network import NETWORK_INPUT, Layer, Network, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a node does.
+
+    Attributes:
+        op: Kind of operation.
+        flops: FLOPs; two for every multiply-accumulate.
+        moved_bytes: Bytes that it reads and writes: its inputs, outputs, weights and gradients of weights.
+        product: Whether it multiplies matrices or convolves: then FLOPs count, else nearly all of its time is moving.
+        dtype_bytes: Bytes of one number.
+    """
+
+    op: str
+    flops: int
+    moved_bytes: int
+    product: bool
+    dtype_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """A unit and a cost for every node.
+
+    Attributes:
+        unit: Unit of the costs.
+        cost: The cost of a node's work.
+        description: Entry ``costs`` of the graph's metadata; none for FLOPs, which need no words.
+    """
+
+    unit: str
+    cost: Callable[[Work], float]
+    description: Mapping[str, Any] = field(default_factory=dict)
+
+
+FLOPS = CostModel("flops", lambda work: float(work.flops))
+"""The costs that graphs have unless others are asked for."""
 
 
 class Backward(StrEnum):

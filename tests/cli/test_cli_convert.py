@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from remat_cli.graph.document import parse_document
 from remat_cli.graph.io import graph_from_document, graph_to_document, load_graph
-from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link
-from remat_cli.graph.nodelink_out import graph_to_node_link
-from remat_cli.graph.yaml12 import load_yaml
-from remat_cli.graph.yamltext import yaml_text
+from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, graph_to_node_link
+from remat_cli.graph.yaml12 import load_yaml, yaml_text
 from remat_cli.plan.io import load_plan
 
 _CHARACTERS = st.text(st.characters(exclude_categories=["Cs"]))

@@ -16,7 +16,7 @@ from plotly.offline import get_plotlyjs
 
 from remat_cli.graph.document import Document, parse_document
 from remat_cli.graph.io import dump_document, graph_from_document, graph_sha256
-from remat_cli.graph.yamltext import yaml_text
+from remat_cli.graph.yaml12 import yaml_text
 from remat_cli.printable import printable_lines
 
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

@@ -21,8 +21,8 @@ from remat_cli.frontends.torch.models.gpt import Gpt2
 from remat_cli.frontends.torch.models.unet import UNet
 from remat_cli.frontends.torch.private import weak_storage
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
-from remat_cli.graph.autograd import as_autograd_holds
 from remat_cli.graph.document import load_schema
+from remat_cli.graph.tool_memory import as_autograd_holds
 from remat_cli.reports.documents import document_json
 from remat_cli.reports.policy import policy_text
 from remat_cli.reports.style import Style

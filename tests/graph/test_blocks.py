@@ -7,7 +7,7 @@ import random
 from families import random_graph
 from seeded import seeded
 
-from remat_cli.graph.blocks import Block, blocks, condensed
+from remat_cli.graph.drawing import Block, blocks, condensed
 from remat_cli.graph.model import Graph, Node
 from remat_cli.zoo.registry import build_graph
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from remat_cli.errors import Infeasible
-from remat_cli.graph.contents import fixed_bytes, fixed_words, gradient_bytes, outputs_are_gradients
+from remat_cli.graph.metadata import fixed_bytes, fixed_words, gradient_bytes, outputs_are_gradients
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.planning.solving import solve
 from remat_cli.zoo.registry import build_graph

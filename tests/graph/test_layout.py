@@ -5,7 +5,7 @@ from __future__ import annotations
 import families
 from hypothesis import given
 
-from remat_cli.graph.layout import layered
+from remat_cli.graph.drawing import layered
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.zoo.registry import build_graph
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from remat_cli.graph.io import graph_sha256
-from remat_cli.graph.lines import line_of
+from remat_cli.graph.metadata import line_of
 from remat_cli.plan.check import graphs_differ
 from remat_cli.reports.web.graph import node_documents
 from remat_cli.zoo.registry import build_graph

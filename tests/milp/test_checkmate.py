@@ -15,8 +15,7 @@ from seeded import seeded
 from remat_cli.control import Control
 from remat_cli.errors import LimitReached, UsageError
 from remat_cli.graph.analysis import no_remat_peak
-from remat_cli.graph.closing import closed
-from remat_cli.graph.model import Graph, Node
+from remat_cli.graph.model import Graph, Node, closed
 from remat_cli.milp.checkmate import Formulation, build
 from remat_cli.milp.decode import Decoder
 from remat_cli.mip import LinearModel

@@ -13,8 +13,7 @@ from seeded import seeded
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
-from remat_cli.graph.closing import closed
-from remat_cli.graph.model import Graph, Node
+from remat_cli.graph.model import Graph, Node, closed
 from remat_cli.milp import cover_bound, retention
 from remat_cli.milp.support import Support, event_support, full_support
 from remat_cli.mip import LinearModel

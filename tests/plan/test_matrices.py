@@ -10,8 +10,7 @@ from families import random_graph
 from seeded import seeded
 from test_derive import random_sequence
 
-from remat_cli.graph.closing import closed
-from remat_cli.graph.model import Graph, Node
+from remat_cli.graph.model import Graph, Node, closed
 from remat_cli.plan.derive import derive, peak, prune
 from remat_cli.plan.matrices import is_frontier_advancing, least_recomputation, matrices_of, straightened
 from remat_cli.plan.replay import replay

@@ -10,11 +10,10 @@ from families import random_graph
 from hypothesis import given
 from report_cases import checkpointed, plan_of, plans, training_chain
 
-from remat_cli.plan import bands as module
-from remat_cli.plan.bands import Band, bands, lifetimes
+from remat_cli.plan import occupancy as module
 from remat_cli.plan.check import check
 from remat_cli.plan.model import Allocate, Compute, Plan
-from remat_cli.plan.occupancy import Kind
+from remat_cli.plan.occupancy import Band, Kind, bands, lifetimes
 from remat_cli.reports.web.lifetimes import lifetimes_section
 
 

@@ -13,12 +13,11 @@ from copies import random_plan
 from families import varied_graph
 
 from remat_cli.graph.model import Graph
-from remat_cli.plan.bands import lifetimes
 from remat_cli.plan.check import Report, check
 from remat_cli.plan.explanation import explain
 from remat_cli.plan.host import Host
 from remat_cli.plan.model import Claim, ClaimStatus, Copies, Plan, Prefetch, Scope
-from remat_cli.plan.occupancy import Kind, occupancy
+from remat_cli.plan.occupancy import Kind, lifetimes, occupancy
 from remat_cli.plan.queues import Queue
 from remat_cli.plan.replay import replay
 from remat_cli.reports.chrome_trace import plan_trace

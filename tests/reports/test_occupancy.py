@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from report_cases import checkpointed, plan_of, plans, training_chain
 
 from remat_cli.plan.check import check
-from remat_cli.plan.matrices import matrices_of
+from remat_cli.plan.matrices import AGAIN, FIRST, matrices_of, raster
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.plan.occupancy import NAMED, Kind, occupancy
-from remat_cli.plan.raster import AGAIN, FIRST, raster
 
 
 @given(plans(), st.sampled_from([2, 7, 2000]))

@@ -23,8 +23,7 @@ from seeded import seeded
 from remat_cli.control import Ending, Outcome
 from remat_cli.graph.model import Graph, Node
 from remat_cli.graph.summary import summarize
-from remat_cli.plan.check import check
-from remat_cli.plan.checks import Checked
+from remat_cli.plan.check import Checked, check
 from remat_cli.plan.model import Plan
 from remat_cli.reports.bars import Mark, ruler
 from remat_cli.reports.ci import checks_junit, plan_github

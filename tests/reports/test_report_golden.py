@@ -19,8 +19,7 @@ from remat_cli.control import Outcome
 from remat_cli.errors import Problem
 from remat_cli.graph.model import Graph, Node
 from remat_cli.graph.summary import summarize
-from remat_cli.plan.check import check
-from remat_cli.plan.checks import Checked
+from remat_cli.plan.check import Checked, check
 from remat_cli.plan.derive import peak
 from remat_cli.plan.difference import beyond, compare_plans
 from remat_cli.plan.explanation import explain

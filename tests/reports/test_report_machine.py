@@ -14,8 +14,7 @@ from report_cases import checkpointed, plan_of, training_chain
 
 from remat_cli.graph.model import Graph, Node
 from remat_cli.graph.summary import summarize
-from remat_cli.plan.check import Report, check
-from remat_cli.plan.checks import Checked
+from remat_cli.plan.check import Checked, Report, check
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus
 from remat_cli.plan.replay import Finding, Severity

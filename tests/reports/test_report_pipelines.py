@@ -16,8 +16,7 @@ from test_report_any import assert_fits
 
 from remat_cli.errors import Problem
 from remat_cli.graph.document import load_schema
-from remat_cli.plan.check import check
-from remat_cli.plan.checks import Checked
+from remat_cli.plan.check import Checked, check
 from remat_cli.plan.difference import beyond, compare_plans
 from remat_cli.plan.explanation import explain
 from remat_cli.plan.model import Plan

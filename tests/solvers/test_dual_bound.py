@@ -14,8 +14,7 @@ from solver_problems import EACH, INF, dense, installed
 from remat_cli.control import Control
 from remat_cli.mip import LinearModel
 from remat_cli.solvers.base import Request, Termination
-from remat_cli.solvers.checked import outcome
-from remat_cli.solvers.dual_bound import dual_bound
+from remat_cli.solvers.checked import dual_bound, outcome
 
 
 def programme(seed: int) -> LinearModel:

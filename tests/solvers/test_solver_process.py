@@ -15,7 +15,7 @@ from solver_problems import script
 from remat_cli.control import Control
 from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.solvers import process
-from remat_cli.solvers.log import SolverLog
+from remat_cli.solvers.base import SolverLog
 from remat_cli.solvers.process import ProcessEnd, run_process, temporary_folder
 
 
@@ -163,7 +163,7 @@ _PARENT = """
 import sys
 from pathlib import Path
 from remat_cli.control import Control
-from remat_cli.solvers.log import SolverLog
+from remat_cli.solvers.base import SolverLog
 from remat_cli.solvers.process import run_process
 
 with SolverLog(None) as log:

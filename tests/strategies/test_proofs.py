@@ -11,8 +11,7 @@ from families import random_graph, varied_graph
 
 from remat_cli.control import Control, Outcome
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
-from remat_cli.graph.closing import closed
-from remat_cli.graph.model import Graph, Node
+from remat_cli.graph.model import Graph, Node, closed
 from remat_cli.milp import cover_bound, retention
 from remat_cli.milp.support import Support, full_support
 from remat_cli.mip import Row

@@ -11,7 +11,7 @@ import remat_cli as remat
 from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.host import Host
 from remat_cli.plan.model import Copies
-from remat_cli.plan.worth import Offer, Worth
+from remat_cli.plan.sensitivity import Offer, Worth
 from remat_cli.reports.curve import CurveRow
 from remat_cli.reports.web.curve import curve_page
 from remat_cli.zoo.registry import build_graph

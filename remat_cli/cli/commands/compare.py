@@ -19,8 +19,7 @@ from remat_cli.cli.output_files import refuse_terminal, report_format
 from remat_cli.cli.session import current
 from remat_cli.errors import ExitCode, UsageError
 from remat_cli.graph.model import Graph
-from remat_cli.plan.comparison import Comparison, Row
-from remat_cli.plan.linked import Linked
+from remat_cli.plan.comparison import Comparison, Linked, Row
 from remat_cli.planning.comparison_results import unused_rows
 from remat_cli.planning.options import Limits
 from remat_cli.printable import printable

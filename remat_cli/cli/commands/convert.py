@@ -17,10 +17,9 @@ from remat_cli.frontends.imported import Wishes, dimensions
 from remat_cli.frontends.kineto import measured_costs
 from remat_cli.frontends.models import import_model, model_format
 from remat_cli.graph.document import Document, kind_of
-from remat_cli.graph.io import document_text, graph_to_document
+from remat_cli.graph.io import document_text, graph_to_document, origins
 from remat_cli.graph.model import Graph
-from remat_cli.graph.nodelink_out import graph_to_node_link
-from remat_cli.graph.provenance import origins
+from remat_cli.graph.nodelink import graph_to_node_link
 from remat_cli.plan.io import plan_from_document, plan_to_document
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.reports.graph import dot_text

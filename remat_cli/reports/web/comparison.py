@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from remat_cli.plan.comparison import Comparison, Ended, Row
-from remat_cli.plan.linked import Linked
+from remat_cli.plan.comparison import Comparison, Ended, Linked, Row
 from remat_cli.plan.model import Scope
 from remat_cli.reports.overhead_chart import (
     NO_PLAN,

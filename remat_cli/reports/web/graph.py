@@ -8,9 +8,8 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from remat_cli.graph.blocks import Block, blocks, condensed
-from remat_cli.graph.layout import layered
-from remat_cli.graph.lines import line_of
+from remat_cli.graph.drawing import Block, blocks, condensed, layered
+from remat_cli.graph.metadata import line_of
 from remat_cli.graph.model import Graph, Phase
 from remat_cli.graph.summary import GraphSummary
 from remat_cli.reports.graph import most_expensive_table, working_sets_table

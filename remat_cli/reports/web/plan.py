@@ -11,9 +11,9 @@ from typing import Any
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import OVER_BUDGET, Report
 from remat_cli.plan.host import Host
+from remat_cli.plan.matrices import AGAIN, Raster, raster
 from remat_cli.plan.model import Plan
 from remat_cli.plan.occupancy import Kind, Moment, Occupancy, occupancy
-from remat_cli.plan.raster import AGAIN, Raster, raster
 from remat_cli.reports import words
 from remat_cli.reports.palette import BUDGET, KINDS, PATTERNS
 from remat_cli.reports.plan import peak_table, recomputed_table, recomputed_words

@@ -7,7 +7,7 @@ from typing import Any
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.comparison import Comparison, Ended, Row
 from remat_cli.plan.model import Scope
-from remat_cli.plan.worth import Worth
+from remat_cli.plan.sensitivity import Worth
 from remat_cli.reports.palette import COLOURS
 from remat_cli.reports.web.comparison import budget_layout, graph_facts, overhead_chart
 from remat_cli.reports.web.page import INK, Chart, Page, Section, label, render_page

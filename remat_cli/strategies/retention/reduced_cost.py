@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from remat_cli.graph.closing import closed
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, closed
 from remat_cli.milp.cover_bound import Prices, dense_terms
 from remat_cli.milp.retention import RetentionModel
 from remat_cli.milp.support import Support, affordable, common, event_support

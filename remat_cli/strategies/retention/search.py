@@ -22,7 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat_cli.graph.closing import closed
+from remat_cli.graph.model import closed
 from remat_cli.milp.support import widened
 from remat_cli.mip import Bools
 from remat_cli.plan.model import Scope

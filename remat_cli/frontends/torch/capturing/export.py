@@ -11,7 +11,7 @@ from remat_cli.frontends.source import load_function
 from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.telling import Tell, tell_stderr
-from remat_cli.graph.lines import LINES
+from remat_cli.graph.metadata import LINES
 from remat_cli.graph.model import Graph
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from remat_cli.extras import install_command
 from remat_cli.graph.analysis import peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
-from remat_cli.solvers.log import SolverLog
+from remat_cli.solvers.base import SolverLog
 from remat_cli.solvers.process import run_process, temporary_folder
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.incumbent import Incumbent, Verdict

@@ -1,6 +1,6 @@
-"""What the fixed memory and the outputs of a captured training step are: parameters, gradients and inputs.
+"""Reads what frontends say in the metadata of graphs: lines of code, parameters, gradients and inputs.
 
-Frontends say it in the metadata of their graphs, which is free-form: what does not say it has no names here.
+Metadata is free-form: what does not say it has no names here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,13 @@ from remat_cli.graph.model import Graph
 from remat_cli.units import format_bytes
 
 PARAMETERS, INPUTS, OTHERS = "parameters", "inputs", "memory outside the graph"
+_MOST = 0.95
+"""Share of a sum that its names have to cover; smaller parts go without a name."""
+LINES = "lines"
+"""Entry of the lines of code that nodes come from: ``{"layer1/mm": "train.py:7 in forward"}``. They are for people, and
+no part of a graph's digest: a comment above a line does not make another graph."""
+
+
 _NAMES = {
     "parameter": PARAMETERS,
     "buffer": "buffers",
@@ -22,8 +29,6 @@ _NAMES = {
     "variable": "variables that are not trained",
 }
 """For kinds of places in the metadata, what they are; arguments of JAX with a gradient are parameters."""
-_MOST = 0.95
-"""Share of a sum that its names have to cover; smaller parts go without a name."""
 
 
 def fixed_words(graph: Graph) -> str:
@@ -90,3 +95,18 @@ def _values(tree: Any) -> Iterator[str]:
         tree = list(tree.values())
     for part in tree if isinstance(tree, list) else ():
         yield from _values(part)
+
+
+def line_of(graph: Graph, node: str) -> str:
+    """The line that the node with this id comes from; empty if the graph does not say it."""
+    found = graph.metadata.get(LINES) if isinstance(graph.metadata, dict) else None
+    line = found.get(node) if isinstance(found, dict) else None
+    return line if isinstance(line, str) else ""
+
+
+def without_lines(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The document of a graph without its lines."""
+    metadata = document.get("metadata")
+    if not isinstance(metadata, dict) or LINES not in metadata:
+        return document
+    return {**document, "metadata": {key: value for key, value in metadata.items() if key != LINES}}
