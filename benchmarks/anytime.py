@@ -9,16 +9,14 @@ needs PyTorch.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.frame import Column, Picture, Row, Session, Table
 from benchmarks.lanes import Cell, lanes_here, rows_of
-from benchmarks.measure import call, call_or_fail
-from benchmarks.solving import LATE_S
+from benchmarks.measure import call_or_fail
+from benchmarks.solving import CASE, STRATEGY, solved_apart
 
 LIMITS_S = (1, 2, 3, 5, 8, 13, 20, 60)
 _QUICK_LIMITS_S = (1, 2)
@@ -45,9 +43,7 @@ TABLES = (
         "anytime",
         "",
         (
-            Column("graph", "graph"),
-            Column("nodes", "nodes", "count"),
-            Column("budget", "budget"),
+            *CASE,
             Column("cache", "compiled loops"),
             *(Column(f"at{limit}", f"{limit} s", "number") for limit in LIMITS_S),
             Column("bound", "proven bound", "number"),
@@ -66,7 +62,7 @@ TABLES = (
         (
             Column("graph", "graph"),
             Column("budget", "budget"),
-            Column("strategy", "strategy"),
+            STRATEGY,
             Column("overhead", "overhead, %", "number"),
             Column("wall_s", "time, s", "number"),
             Column("ending", "ended"),
@@ -86,7 +82,7 @@ def run(session: Session) -> list[Row]:
         for name, spec, percents in _graphs(session)
         for percent in percents
     ]
-    call_or_fail("benchmarks.anytime:warmed", cache=warm)
+    call_or_fail("benchmarks.solving:warmed", variables={"NUMBA_CACHE_DIR": warm})
     found = rows_of(session, cells, lanes=lanes_here())
     return [row for several in found for row in several["rows"]]
 
@@ -113,7 +109,8 @@ def _rows(name: str, spec: str, percent: int, limits: tuple[int, ...], warm: str
         values: Row = {**case, **beside, "cache": cache, "late_s": 0.0}
         for limit in limits:
             with tempfile.TemporaryDirectory(prefix="remat-cold-") as cold:
-                solved = _solved(spec, percent, float(limit), warm if cache == "warm" else cold)
+                place = {"NUMBA_CACHE_DIR": warm if cache == "warm" else cold}
+                solved = solved_apart(time_limit_s=float(limit), variables=place, spec=spec, budget=f"{percent}%")
             values[f"at{limit}"] = solved.get("overhead")
             values["late_s"] = max(values["late_s"], round(solved.get("wall_s", 0.0) - limit, 2))
             values |= {key: solved[key] for key in ("nodes", "bound") if key in solved}
@@ -121,45 +118,9 @@ def _rows(name: str, spec: str, percent: int, limits: tuple[int, ...], warm: str
     return {"rows": [*rows, *openers]}
 
 
-def _solved(spec: str, percent: int, limit_s: float, cache: str) -> dict[str, Any]:
-    called = call(
-        "benchmarks.anytime:solved",
-        limit_s=limit_s + LATE_S,
-        spec=spec,
-        percent=percent,
-        time_limit_s=limit_s,
-        cache=cache,
-    )
-    return called.values or {}
-
-
 def _opener(case: Row, spec: str, strategy: str) -> Row:
-    called = call(
-        "benchmarks.solving:solved",
-        limit_s=_OPENER_LIMIT_S + LATE_S,
-        spec=spec,
-        budget=case["budget"],
-        strategy=strategy,
-        time_limit_s=_OPENER_LIMIT_S,
-    )
-    return TABLES[1].row({**case, "strategy": strategy}, called.values or {"ending": called.problem})
-
-
-def warmed(cache: str) -> dict[str, Any]:
-    """Fill the folder ``cache`` with compiled loops."""
-    os.environ["NUMBA_CACHE_DIR"] = cache  # before numba is imported
-    from remat_cli.control import Control
-    from remat_cli.kernels import compiling
-
-    return {"compiled": [group for group in compiling.GROUPS if compiling.wait(group, Control())]}
-
-
-def solved(spec: str, percent: int, time_limit_s: float, cache: str) -> dict[str, Any]:
-    """Solve one graph with compiled loops kept in the folder ``cache``."""
-    os.environ["NUMBA_CACHE_DIR"] = cache  # before numba is imported
-    from benchmarks import solving
-
-    return solving.solved(spec, f"{percent}%", time_limit_s=time_limit_s)
+    values = solved_apart(time_limit_s=_OPENER_LIMIT_S, spec=spec, budget=case["budget"], strategy=strategy)
+    return TABLES[1].row({**case, "strategy": strategy}, values)
 
 
 def draw(rows: list[Row], folder: Path) -> None:

@@ -24,8 +24,8 @@ from typing import Any
 
 from benchmarks.frame import Column, Row, Session, Table
 from benchmarks.lanes import Cell, lanes_here, rows_of
-from benchmarks.measure import MissingInput, call, call_or_fail
-from benchmarks.solving import LATE_S, OUTCOME
+from benchmarks.measure import MissingInput, call_or_fail
+from benchmarks.solving import OUTCOME, solved_apart
 
 LIMIT_S = 60.0
 _QUICK_LIMIT_S = 10.0
@@ -145,7 +145,7 @@ def exported(path: str, spec: str | None) -> dict[str, Any]:
 def _point(name: str, graphs: dict[str, dict[str, Any]], budget_mb: int, pytorch: float | None, limit_s: float) -> Row:
     graph = graphs[name]
     budget = budget_mb * 10**6 + graph["fixed"]
-    values, peak_bytes = _solved(graph["path"], limit_s, budget=budget)
+    values = solved_apart(time_limit_s=limit_s, spec=graph["path"], budget=budget)
     case: Row = {
         "graph": name,
         "fixed": graph["fixed"],
@@ -153,14 +153,13 @@ def _point(name: str, graphs: dict[str, dict[str, Any]], budget_mb: int, pytorch
         "pytorch": pytorch,
         "ratio": _ratio(values.get("overhead")),
         "bound": _ratio(values.get("bound")),
-        "peak_bytes": peak_bytes,
     }
     return TABLES[0].row(case, values)
 
 
 def _least(name: str, graphs: dict[str, dict[str, Any]], limit_s: float) -> Row:
     graph = graphs[name]
-    values, _ = _solved(graph["path"], limit_s, budget=None, reorder=True)
+    values = solved_apart(time_limit_s=limit_s, spec=graph["path"], budget=None, reorder=True)
     reordered = values.get("values_bytes")
     case: Row = {
         "graph": name,
@@ -169,11 +168,6 @@ def _least(name: str, graphs: dict[str, dict[str, Any]], limit_s: float) -> Row:
         "less": None if reordered is None else round(100 * (1 - reordered / graph["values"]), 2),
     }
     return TABLES[1].row(case, values)
-
-
-def _solved(path: str, limit_s: float, **asked: Any) -> tuple[dict[str, Any], int | None]:
-    called = call("benchmarks.solving:solved", limit_s=limit_s + LATE_S, spec=path, time_limit_s=limit_s, **asked)
-    return called.values or {"ending": called.problem}, called.peak_bytes
 
 
 def _ratio(percent: float | None) -> float | None:

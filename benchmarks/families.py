@@ -89,6 +89,16 @@ def wild(n: int, seed: int) -> Graph:
     return _graph(f"wild-{n}-{seed}", reads, costs, sizes)
 
 
+def chain(n: int) -> Graph:
+    """A training chain of at most ``n`` nodes, whose layers differ a little in cost and size."""
+    from remat_cli.zoo.registry import build_graph
+
+    layers = (n - 1) // 2
+    costs = ":".join(str(10 + 7 * k % 11) for k in range(layers))
+    sizes = ":".join(str(1000 + 500 * (k % 3)) for k in range(layers))
+    return build_graph(f"linear{{n={layers},costs={costs},sizes={sizes}}}")
+
+
 FAMILIES: dict[str, Callable[[int, int], Graph]] = {"layered": layered, "residual": residual, "wild": wild}
 """All families by name; each takes a number of nodes and a seed."""
 

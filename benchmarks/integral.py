@@ -15,13 +15,11 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.frame import Column, Row, Session, Table
 from benchmarks.lanes import Cell, rows_of
-from benchmarks.measure import call, call_or_fail
-from benchmarks.solving import LATE_S
-from benchmarks.tracing import Steps
+from benchmarks.measure import call_or_fail
+from benchmarks.solving import CASE, COST, Steps, solved_apart
 
 LIMIT_S = 60.0
 _QUICK_LIMIT_S = 3.0
@@ -35,12 +33,9 @@ TABLES = (
         "integral",
         "",
         (
-            Column("graph", "graph"),
-            Column("nodes", "nodes", "count"),
-            Column("budget", "budget"),
+            *CASE,
             Column("best", "best known overhead, %", "number"),
-            Column("overhead", "overhead, %", "number"),
-            Column("bound", "proven bound, %", "number"),
+            *COST,
             Column("first_before", "first before, s", "number"),
             Column("first_s", "first, s", "number"),
             Column("early_before", f"mean gap before, {_EARLY_S:g} s, %", "number"),
@@ -64,7 +59,7 @@ class Case:
 
     Attributes:
         graph: The name of the graph.
-        spec: How :func:`graph_of` names it.
+        spec: How :func:`benchmarks.solving.graph_of` names it.
         percent: The budget as a share of the no-remat peak.
         best: The least overhead known, in percent.
         before: The incumbents at the commit to compare with; None if it was not measured there.
@@ -90,7 +85,7 @@ def cases() -> list[Case]:
 def run(session: Session) -> list[Row]:
     chosen = [Case("linear{n=40}", "linear{n=40}", 60, 0.0, None)] if session.quick else cases()
     told_s, stop_s = (_QUICK_LIMIT_S if session.quick else LIMIT_S), session.limited(LIMIT_S, _QUICK_LIMIT_S)
-    call_or_fail("benchmarks.tracing:warmed")
+    call_or_fail("benchmarks.solving:warmed")
     return rows_of(session, [Cell(case.label, partial(_row, case, told_s, stop_s)) for case in chosen])
 
 
@@ -123,12 +118,11 @@ def mean_gap(steps: Steps, best: float, horizon_s: float) -> float:
 
 
 def _row(case: Case, told_s: float, stop_s: float) -> Row:
-    asked = {"spec": case.spec, "percent": case.percent, "time_limit_s": told_s, "stop_s": stop_s}
-    called = call("benchmarks.tracing:traced", limit_s=told_s + LATE_S, **asked)
-    values: dict[str, Any] = called.values or {"ending": called.problem, "steps": []}
+    asked = {"spec": case.spec, "budget": f"{case.percent}%", "stop_s": stop_s}
+    values = solved_apart(time_limit_s=told_s, **asked)
     steps, best = values["steps"], min(case.best, values.get("overhead", math.inf))
     row: Row = {"graph": case.graph, "budget": f"{case.percent}%", "best": case.best}
-    if not called.problem:
+    if "nodes" in values:
         row["early"] = mean_gap(steps, best, _EARLY_S) if stop_s >= _EARLY_S else None
         row["whole"] = mean_gap(steps, best, LIMIT_S) if stop_s >= LIMIT_S else None
     if case.before is not None:

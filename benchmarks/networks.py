@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Row, Session, Table
 from benchmarks.lanes import Cell, lanes_here, rows_of
-from benchmarks.solving import OUTCOME, solved_row
+from benchmarks.solving import CASE, COST, OUTCOME, STRATEGY, solved_row
 
 LIMIT_S = 60.0
 _QUICK_LIMIT_S = 10.0
@@ -47,12 +47,9 @@ TABLES = (
         "networks",
         "",
         (
-            Column("graph", "graph"),
-            Column("nodes", "nodes", "count"),
-            Column("budget", "budget"),
-            Column("strategy", "strategy"),
-            Column("overhead", "overhead, %", "number"),
-            Column("bound", "proven bound, %", "number"),
+            *CASE,
+            STRATEGY,
+            *COST,
             *OUTCOME,
         ),
         f"One run each, {LIMIT_S:g} s at most, seed 0. The search stops at a gap of 0.01%.",

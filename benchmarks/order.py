@@ -9,12 +9,11 @@ their bounds are lower. In the document's order, what is not proven runs again w
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 from benchmarks.frame import Column, Row, Session, Table
 from benchmarks.lanes import Cell, lanes_here, rows_of
-from benchmarks.measure import MissingInput, call_or_fail
-from benchmarks.solving import long_columns, solved_longer
+from benchmarks.measure import MissingInput
+from benchmarks.solving import CASE, COST, long_columns, solved_longer
 
 LIMIT_S = 60.0
 _LONG_S = 600.0
@@ -30,12 +29,9 @@ TABLES = (
         "order",
         "",
         (
-            Column("graph", "graph"),
-            Column("nodes", "nodes", "count"),
-            Column("budget", "budget"),
+            *CASE,
             Column("orders", "orders"),
-            Column("overhead", "overhead, %", "number"),
-            Column("bound", "proven bound, %", "number"),
+            *COST,
             Column("gap", "gap, %", "number"),
             Column("scope", "bound holds for"),
             Column("claim", "claim"),
@@ -55,9 +51,9 @@ TABLES = (
 
 
 def run(session: Session) -> list[Row]:
-    graphs = session.files("moccasin")
+    graphs = {name: str(path) for name, path in session.files("moccasin").items()}
     if session.quick and not graphs:
-        graphs = {f"layered-{_QUICK_NODES}": _layered(session, _QUICK_NODES)}
+        graphs = {f"layered-{_QUICK_NODES}": f"layered-{_QUICK_NODES}"}
     if not graphs:
         raise MissingInput("it measures moccasin/G1.json to moccasin/G4.json: give them with --graphs")
     limit_s = session.limited(LIMIT_S, _QUICK_LIMIT_S)
@@ -70,8 +66,10 @@ def run(session: Session) -> list[Row]:
                 limits_s = limit_s, None if reorder else long_s
                 cells.append(Cell(label, partial(_row, name, path, percent, reorder, limits_s)))
     if not session.quick:
-        label = f"layered-{_LARGE_NODES} at {_PERCENTS[0]}%, {_orders(False)}"
-        cells.append(Cell(label, partial(_large_row, session)))
+        large = f"layered-{_LARGE_NODES}"
+        label = f"{large} at {_PERCENTS[0]}%, {_orders(False)}"
+        limits_s = session.limited(_LARGE_S, _LARGE_S), None
+        cells.append(Cell(label, partial(_row, large, large, _PERCENTS[0], False, limits_s)))
     return rows_of(session, cells, lanes=lanes_here())
 
 
@@ -79,26 +77,7 @@ def _orders(reorder: bool) -> str:
     return "any (--reorder)" if reorder else "the document's"
 
 
-def _row(name: str, path: Path, percent: int, reorder: bool, limits_s: tuple[float, float | None]) -> Row:
+def _row(name: str, spec: str, percent: int, reorder: bool, limits_s: tuple[float, float | None]) -> Row:
     case: Row = {"graph": name, "budget": f"{percent}%", "orders": _orders(reorder)}
-    asked = {"spec": str(path), "budget": f"{percent}%", "reorder": reorder}
+    asked = {"spec": spec, "budget": f"{percent}%", "reorder": reorder}
     return solved_longer(TABLES[0], case, limits_s=limits_s, enough=_PROVEN, **asked)
-
-
-def _large_row(session: Session) -> Row:
-    path = _layered(session, _LARGE_NODES)
-    return _row(path.stem, path, _PERCENTS[0], False, (session.limited(_LARGE_S, _LARGE_S), None))
-
-
-def _layered(session: Session, n: int) -> Path:
-    path = session.folder / f"layered-{n}.json"
-    call_or_fail("benchmarks.order:write_layered", path=str(path), n=n)
-    return path
-
-
-def write_layered(path: str, n: int) -> None:
-    """Write a random layered graph of ``n`` nodes."""
-    from benchmarks.families import layered
-    from remat_cli.graph.io import dump_document, graph_to_document
-
-    Path(path).write_text(dump_document(graph_to_document(layered(n, 0))), encoding="utf-8")

@@ -15,9 +15,8 @@ from typing import Any
 
 from benchmarks.frame import Column, Row, Session, Table
 from benchmarks.lanes import Cell, rows_of
-from benchmarks.measure import call, call_or_fail, rounded
-from benchmarks.solving import LATE_S
-from benchmarks.tracing import Steps
+from benchmarks.measure import call_or_fail, rounded
+from benchmarks.solving import CASE, STRATEGY, Steps, solved_apart
 
 LIMIT_S = 30.0
 _QUICK_LIMIT_S = 5.0
@@ -42,10 +41,8 @@ TABLES = (
         "peers",
         "",
         (
-            Column("graph", "graph"),
-            Column("nodes", "nodes", "count"),
-            Column("budget", "budget"),
-            Column("strategy", "strategy"),
+            *CASE,
+            STRATEGY,
             Column("at_gap_s", "to a gap of 1%, s", "number"),
             Column("ratio", f"beside {_OURS}", "ratio"),
             Column("first_s", "first, s", "number"),
@@ -69,7 +66,7 @@ def run(session: Session) -> list[Row]:
     for folder, percents in () if session.quick else _FILES.items():
         files = sorted(session.files(folder).items())
         chosen += [(f"{folder}/{name}", str(path), percent) for name, path in files for percent in percents]
-    call_or_fail("benchmarks.tracing:warmed")
+    call_or_fail("benchmarks.solving:warmed")
     cells = [
         Cell(f"{name} at {percent}%", partial(_rows, name, spec, percent, limit_s)) for name, spec, percent in chosen
     ]
@@ -80,9 +77,8 @@ def _rows(name: str, spec: str, percent: int, limit_s: float) -> Row:
     """The rows of all strategies on one graph, as one cell."""
     found: dict[str, dict[str, Any]] = {}
     for strategy, threads in _PEERS.items():
-        asked = {"spec": spec, "percent": percent, "time_limit_s": limit_s, "strategy": strategy, "threads": threads}
-        called = call("benchmarks.tracing:traced", limit_s=limit_s + LATE_S, **asked)
-        found[strategy] = called.values or {"ending": called.problem, "steps": []}
+        asked = {"spec": spec, "budget": f"{percent}%", "strategy": strategy, "threads": threads}
+        found[strategy] = solved_apart(time_limit_s=limit_s, **asked)
     wide = [values for values in found.values() if values.get("scope") in {"any-order", "document-order"}]
     bound = max((values["bound"] for values in wide), default=0.0)
     times = {strategy: reached(values["steps"], bound) for strategy, values in found.items()}

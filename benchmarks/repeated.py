@@ -15,7 +15,7 @@ from functools import partial
 from benchmarks.frame import Column, Row, Session, Table
 from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import call_or_fail
-from benchmarks.solving import OUTCOME, long_columns, solved_longer
+from benchmarks.solving import CASE, COST, OUTCOME, long_columns, solved_longer
 
 _LIMIT_S, _QUICK_LIMIT_S = 30.0, 3.0
 _LONG_S, _QUICK_LONG_S = 300.0, 6.0
@@ -57,13 +57,10 @@ TABLES = (
         "repeated",
         "",
         (
-            Column("graph", "graph"),
-            Column("nodes", "nodes", "count"),
-            Column("budget", "budget"),
+            *CASE,
             Column("before", "overhead before, %", "number"),
             Column("before_gap", "gap before, %", "number"),
-            Column("overhead", "overhead, %", "number"),
-            Column("bound", "proven bound, %", "number"),
+            *COST,
             *OUTCOME,
             *long_columns(_LONG_S),
         ),
@@ -85,7 +82,7 @@ def run(session: Session) -> list[Row]:
             told = {} if before is None else {"before": before[0], "before_gap": before[1]}
             measure = partial(_row, {"graph": name, "budget": budget, **told}, spec, budget, limits_s)
             cells.append(Cell(f"{name} at {budget}", measure))
-    call_or_fail("benchmarks.tracing:warmed")
+    call_or_fail("benchmarks.solving:warmed")
     return rows_of(session, cells)
 
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.frame import Column, Picture, Row, Session, Table
 from benchmarks.lanes import Cell, rows_of
-from benchmarks.measure import call
+from benchmarks.solving import COST, OUTCOME, STRATEGY, graph_of, solved_apart
 
 LIMIT_S = 30.0
 _QUICK_LIMIT_S = 5.0
@@ -25,7 +24,6 @@ _SIZES = (100, 300, 1000, 3000, 10_000)
 _BUDGETS = {"layered": 90, "residual": 60, "wild": 80}
 _LARGEST = {"auto": 10_000, "checkmate-ilp": 300, "moccasin": 1000}
 """Strategies, each with the largest number of nodes that it runs on."""
-_GAPS = {"gap5_s": 0.05, "gap1_s": 0.01}
 
 TABLES = (
     Table(
@@ -35,17 +33,12 @@ TABLES = (
             Column("family", "family"),
             Column("nodes", "nodes", "count"),
             Column("edges", "edges", "count"),
-            Column("strategy", "strategy"),
-            Column("overhead", "overhead, %", "number"),
-            Column("bound", "proven bound, %", "number"),
-            Column("gap", "gap, %", "number"),
-            Column("scope", "bound holds for"),
-            Column("first_s", "first, s", "number"),
+            STRATEGY,
+            *COST,
+            *OUTCOME[:3],
             Column("gap5_s", "to 5%, s", "number"),
             Column("gap1_s", "to 1%, s", "number"),
-            Column("wall_s", "time, s", "number"),
-            Column("ending", "ended"),
-            Column("peak_bytes", "memory", "bytes"),
+            *OUTCOME[3:],
         ),
         f"One run each with one thread, {LIMIT_S:g} s at most, seed 0. The search stops at a gap of 0.01%.",
         named_by=("family", "nodes", "strategy"),
@@ -71,61 +64,11 @@ def run(session: Session) -> list[Row]:
 
 
 def _row(family: str, n: int, strategy: str, limit_s: float) -> Row:
-    from benchmarks.families import FAMILIES
-
-    asked = {"family": family, "n": n, "percent": _BUDGETS[family], "strategy": strategy}
-    called = call("benchmarks.scaling:solved", limit_s=limit_s + _LATE_S, time_limit_s=limit_s, **asked)
+    asked = {"spec": f"{family}-{n}", "budget": f"{_BUDGETS[family]}%", "strategy": strategy}
+    values = solved_apart(time_limit_s=limit_s, late_s=_LATE_S, **asked)
     # Some families make one node less than requested. The name of a row uses the request, which failed rows have too.
-    values = called.values or {"nodes": len(FAMILIES[family](n, 0).nodes), "ending": called.problem}
-    return TABLES[0].row({"family": family, "strategy": strategy, "peak_bytes": called.peak_bytes}, values)
-
-
-def solved(family: str, n: int, percent: int, strategy: str, time_limit_s: float) -> dict[str, Any]:
-    """Solve one graph; no plan within the limit is a valid outcome."""
-    import time
-
-    from benchmarks.families import FAMILIES
-    from remat_cli.control import Progress
-    from remat_cli.errors import RematError
-    from remat_cli.planning.solving import SolveOptions, solve
-
-    graph = FAMILIES[family](n, 0)
-    base = graph.total_cost
-    started_s = time.monotonic()
-    reached: dict[str, float] = {}
-
-    def reach(key: str) -> None:
-        reached.setdefault(key, round(time.monotonic() - started_s, 2))
-
-    def listen(progress: Progress) -> None:
-        if progress.cost is None:
-            return
-        reach("first_s")
-        for key, most in _GAPS.items():
-            if progress.gap is not None and progress.gap <= most:
-                reach(key)
-
-    facts: dict[str, Any] = {"nodes": len(graph.nodes), "edges": graph.edges}
-    options = SolveOptions(strategy=strategy, time_limit_s=time_limit_s, threads=1)
-    try:
-        answer = solve(graph, f"{percent}%", options, listener=listen)
-    except RematError as error:
-        return {**facts, "wall_s": round(time.monotonic() - started_s, 2), "ending": error.message.partition(";")[0]}
-    claim = answer.plan.claim
-    reach("first_s")
-    for key, most in _GAPS.items():
-        if claim.gap <= most:
-            reach(key)
-    return {
-        **facts,
-        **reached,
-        "overhead": round(100 * (claim.cost / base - 1), 5),
-        "bound": round(100 * (claim.lower_bound / base - 1), 5),
-        "gap": round(100 * claim.gap, 5),
-        "scope": claim.scope.value,
-        "wall_s": round(answer.wall_s, 2),
-        "ending": str(answer.ending),
-    }
+    nodes = values.get("nodes") or len(graph_of(asked["spec"]).nodes)
+    return TABLES[0].row({"family": family, "nodes": nodes, "strategy": strategy}, values)
 
 
 def draw(rows: list[Row], folder: Path) -> None:

@@ -1,7 +1,8 @@
-"""Solving one graph in a process of its own, as plain numbers."""
+"""Solving one graph in a process of its own, as plain numbers, and the columns of tables that hold them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.frame import Column, Row, Table
@@ -21,13 +22,25 @@ OUTCOME = (
     Column("peak_bytes", "memory", "bytes"),
 )
 """How a solve ended, for the end of a table's row."""
+COST = (Column("overhead", "overhead, %", "number"), Column("bound", "proven bound, %", "number"))
+"""What a solve found, over the cost without recomputation."""
+CASE = (Column("graph", "graph"), Column("nodes", "nodes", "count"), Column("budget", "budget"))
+"""What was solved, for the beginning of a table's row."""
+STRATEGY = Column("strategy", "strategy")
+Steps = Sequence[tuple[float, float]]
+"""Incumbents: seconds since the start, and overhead in percent."""
+_GAPS = {"gap5_s": 0.05, "gap1_s": 0.01}
+
+
+def solved_apart(*, time_limit_s: float, late_s: float = LATE_S, **arguments: Any) -> dict[str, Any]:
+    """The result of :func:`solved` in a process of its own, with its memory, or why it failed (``ending``)."""
+    called = call("benchmarks.solving:solved", limit_s=time_limit_s + late_s, time_limit_s=time_limit_s, **arguments)
+    return (called.values or {"ending": called.problem, "steps": []}) | {"peak_bytes": called.peak_bytes}
 
 
 def solved_row(table: Table, case: Row, *, time_limit_s: float, **arguments: Any) -> Row:
     """The row of ``case`` in ``table``: the result of :func:`solved` for ``arguments``, or why it failed."""
-    called = call("benchmarks.solving:solved", limit_s=time_limit_s + LATE_S, time_limit_s=time_limit_s, **arguments)
-    values = called.values or {"ending": called.problem}
-    return table.row(case, {**values, "peak_bytes": called.peak_bytes})
+    return table.row(case, solved_apart(time_limit_s=time_limit_s, **arguments))
 
 
 def long_columns(limit_s: float) -> tuple[Column, ...]:
@@ -65,60 +78,95 @@ def solved(
     time_limit_s: float | None = None,
     threads: int | None = 1,
     reorder: bool = False,
+    seed: int = 0,
+    stop_s: float | None = None,
 ) -> dict[str, Any]:
-    """Solve one graph; no plan within the limit is a valid outcome.
+    """Solve one graph, and note every incumbent; no plan within the limit is a valid outcome.
 
     Args:
-        spec: A file ending in ``.json``, or the graph as the zoo names it.
+        spec: The graph, as :func:`graph_of` names it.
         budget: As ``remat solve --budget`` takes it, bytes, or None for none.
         strategy: The strategy.
         time_limit_s: As ``--time-limit``.
         threads: As ``--threads``.
         reorder: As ``--reorder``.
+        seed: As ``--seed``.
+        stop_s: Seconds after which the search is interrupted, as by Ctrl-C; None for not at all.
 
     Returns:
         Overhead, bound and gap in percent, the first two over the cost without recomputation; the peak without fixed
-        memory; what is claimed; times in seconds; how it ended. Without a plan only the last and the time.
+        memory, and as a share of the no-remat peak; what is claimed; times in seconds, those to gaps of 5% and 1% too;
+        the incumbents (``steps``); how it ended. Without a plan only the last, the steps and the time.
     """
+    import os
+    import signal
+    import threading
     import time
 
     from remat_cli.control import Progress
     from remat_cli.errors import Infeasible, RematError
+    from remat_cli.graph.analysis import no_remat_peak
     from remat_cli.planning.solving import SolveOptions, solve
 
-    graph = _graph(spec)
+    graph = graph_of(spec)
+    steps: list[tuple[float, float]] = []
+    reached: dict[str, float] = {}
     started_s = time.monotonic()
-    first: list[float] = []
-
-    def listen(progress: Progress) -> None:
-        if progress.cost is not None and not first:
-            first.append(time.monotonic() - started_s)
 
     def percentage(cost: float) -> float:
         return round(100 * (cost / graph.total_cost - 1), 5)
 
-    facts: dict[str, Any] = {"nodes": len(graph.nodes)}
-    options = SolveOptions(strategy=strategy, time_limit_s=time_limit_s, threads=threads, reorder=reorder)
+    def note(cost: float, gap: float | None) -> None:
+        at_s = time.monotonic() - started_s
+        if not steps or percentage(cost) < steps[-1][1]:
+            steps.append((round(at_s, 3), percentage(cost)))
+        for key, most in _GAPS.items():
+            if gap is not None and gap <= most:
+                reached.setdefault(key, round(at_s, 2))
+
+    def listen(progress: Progress) -> None:
+        if progress.cost is not None:
+            note(progress.cost, progress.gap)
+
+    stop = threading.Timer(stop_s or 0.0, os.kill, (os.getpid(), signal.SIGINT))
+    stop.daemon = True
+    if stop_s is not None and (time_limit_s is None or stop_s < time_limit_s):
+        stop.start()
+    facts: dict[str, Any] = {"nodes": len(graph.nodes), "edges": graph.edges, "steps": steps}
+    options = SolveOptions(strategy=strategy, time_limit_s=time_limit_s, threads=threads, reorder=reorder, seed=seed)
     try:
         answer = solve(graph, budget, options, listener=listen)
     except RematError as error:
         wall_s = round(time.monotonic() - started_s, 2)
         ending = error.message.partition(";")[0]
         return {**facts, "wall_s": wall_s, "ending": ending, "impossible": isinstance(error, Infeasible)}
-    claim = answer.plan.claim
+    finally:
+        stop.cancel()
+    claim, peak_bytes = answer.plan.claim, answer.report.replay.peak_bytes
+    note(claim.cost, claim.gap)
     return {
         **facts,
+        **reached,
         "overhead": percentage(claim.cost),
         "bound": percentage(claim.lower_bound),
         "gap": round(100 * claim.gap, 5),
         "scope": claim.scope.value,
         "claim": claim.status.value,
-        "values_bytes": answer.report.replay.peak_bytes - graph.fixed_memory,
+        "values_bytes": peak_bytes - graph.fixed_memory,
+        "peak": round(100 * peak_bytes / no_remat_peak(graph), 3),
         "order": answer.plan.provenance.get("order", "document"),
-        "first_s": round(first[0] if first else answer.wall_s, 2),
+        "first_s": round(steps[0][0], 2),
         "wall_s": round(answer.wall_s, 2),
         "ending": str(answer.ending),
     }
+
+
+def warmed() -> list[str]:
+    """Compile the inner loops into the cache, so that no measurement has to; the groups."""
+    from remat_cli.control import Control
+    from remat_cli.kernels import compiling
+
+    return [group for group in compiling.GROUPS if compiling.wait(group, Control())]
 
 
 def first_plan(graph: Any, shares: tuple[float, ...], limit_s: float) -> tuple[float, Any]:
@@ -140,8 +188,9 @@ def first_plan(graph: Any, shares: tuple[float, ...], limit_s: float) -> tuple[f
     raise BenchmarkError(f"{graph.name}: no plan at any of {shares}")
 
 
-def _graph(spec: str) -> Graph:
-    """A file ending in ``.json``, a captured step (``torch/...``), or a graph of the zoo."""
+def graph_of(spec: str) -> Graph:
+    """A file (``....json``), a captured step (``torch/...``), a random graph (``layered-500``), or one of the zoo."""
+    from benchmarks.families import FAMILIES, chain
     from remat_cli.graph.io import load_graph
 
     if spec.endswith(".json"):
@@ -150,6 +199,11 @@ def _graph(spec: str) -> Graph:
         from remat_cli.frontends.torch.architectures import build_torch_graph
 
         return build_torch_graph(spec.replace("{", "{cost=flops,"))  # the same on every machine
+    family, _, nodes = spec.rpartition("-")
+    if nodes.isdigit() and family == "chain":
+        return chain(int(nodes))
+    if nodes.isdigit() and family in FAMILIES:
+        return FAMILIES[family](int(nodes), 0)
     from remat_cli.zoo.registry import build_graph
 
     return build_graph(spec)

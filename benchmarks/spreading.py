@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.frame import Column, Row, Session, Table
 from benchmarks.machine import cores
 from benchmarks.measure import call_or_fail, rounded
-from benchmarks.solving import LATE_S
+from benchmarks.solving import solved_apart
 
 _SPEC, _BUDGETS = "resnet50", (40, 95, 2)
 _QUICK_SPEC, _QUICK_BUDGETS = "linear{n=6}", (60, 90, 10)
@@ -66,7 +66,7 @@ TABLES = (
 
 def run(session: Session) -> list[Row]:
     spec, span = (_QUICK_SPEC, _QUICK_BUDGETS) if session.quick else (_SPEC, _BUDGETS)
-    call_or_fail("benchmarks.tracing:warmed")
+    call_or_fail("benchmarks.solving:warmed")
     rows: list[Row] = []
     seconds: dict[str, float] = {}
     for workers in (number for number in _COMPUTED if number <= cores()):
@@ -108,8 +108,8 @@ def _seeds(session: Session) -> list[Row]:
     traces = []
     for seed in range(number):
         session.say(f"seed {seed}")
-        asked = {"spec": spec, "percent": _HARD_PERCENT, "time_limit_s": limit_s, "strategy": "search", "seed": seed}
-        traces.append(call_or_fail("benchmarks.tracing:traced", limit_s=limit_s + LATE_S, **asked).values["steps"])
+        asked = {"spec": spec, "budget": f"{_HARD_PERCENT}%", "strategy": "search", "seed": seed}
+        traces.append(solved_apart(time_limit_s=limit_s, **asked)["steps"])
     best = min(steps[-1][1] for steps in traces if steps)
     close = (1 + best / 100) * (1 + _CLOSE) - 1
     times = [next((at_s for at_s, overhead in steps if overhead <= 100 * close), limit_s) for steps in traces]

@@ -14,7 +14,7 @@ from functools import partial
 from benchmarks.frame import Column, Row, Session, Table
 from benchmarks.lanes import Cell, lanes_here, rows_of
 from benchmarks.measure import MissingInput
-from benchmarks.solving import OUTCOME, solved_row
+from benchmarks.solving import CASE, COST, OUTCOME, solved_row
 
 _PERCENT = 40
 _LIMITS_S = (240.0, 60.0)
@@ -53,12 +53,9 @@ TABLES = (
         "tight",
         "",
         (
-            Column("graph", "graph"),
-            Column("nodes", "nodes", "count"),
-            Column("budget", "budget"),
+            *CASE,
             Column("limit_s", "limit, s", "number"),
-            Column("overhead", "overhead, %", "number"),
-            Column("bound", "proven bound, %", "number"),
+            *COST,
             *OUTCOME,
         ),
         "One run each, strategy auto, seed 0. Overhead and bound are over the cost without recomputation.",
@@ -72,8 +69,7 @@ TABLES = (
             Column("nodes", "nodes", "count"),
             Column("factor", "budget over the least peak", "number"),
             Column("limit_s", "limit, s", "number"),
-            Column("overhead", "overhead, %", "number"),
-            Column("bound", "proven bound, %", "number"),
+            *COST,
             *OUTCOME,
         ),
         "One run each, strategy auto, seed 0. Overhead and bound are over the cost without recomputation.",

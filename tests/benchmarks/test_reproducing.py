@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import captured, frame, lanes, measure, order, solving, speedup
+from benchmarks import captured, frame, lanes, measure, solving, speedup
 from benchmarks.__main__ import main, run_one
+from benchmarks.families import layered
 from benchmarks.page import page
 from remat_cli.api import build_graph
 from remat_cli.graph.analysis import no_remat_peak
@@ -52,7 +53,7 @@ def test_speedup_says_who_proved_it(papers, ours, proven, ratio, monkeypatch):
         values = papers if strategy == "checkmate-ilp" else ours
         return measure.Called(values, None, "" if values else "killed")
 
-    monkeypatch.setattr(speedup, "call", said)
+    monkeypatch.setattr(solving, "call", said)
     row = speedup._row("unet", 50, 120.0, 3)
     assert (row["proven"], row["ratio"]) == (proven, ratio)
 
@@ -73,7 +74,7 @@ def test_tight_budgets(tmp_path):
 def test_orders_of_a_graph_given(tmp_path):
     path = tmp_path / "moccasin" / "G.json"
     path.parent.mkdir()
-    order.write_layered(str(path), 30)
+    path.write_text(dump_document(graph_to_document(layered(30, 0))), encoding="utf-8")
     given, free = rows_of("order", tmp_path, "--graphs", str(path), "--limit", "6")
     assert [row["orders"] for row in (given, free)] == ["the document's", "any (--reorder)"]
     assert given["graph"] == free["graph"] == "G"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks import frame, measure, scaling
+from benchmarks import frame, measure, scaling, solving
 from benchmarks.__main__ import main
 from benchmarks.families import FAMILIES
 from benchmarks.plots import Panel, draw_panels
@@ -61,7 +61,7 @@ def test_a_cell_that_fails_says_why_and_the_others_go_on(tmp_path, monkeypatch):
     def broken(function, *, limit_s, **case):
         return measure.Called(None, None, f"no end after {limit_s:.0f} s")
 
-    monkeypatch.setattr(scaling, "call", broken)
+    monkeypatch.setattr(solving, "call", broken)
     kept = []
     rows = scaling.run(frame.Session(True, tmp_path, print, lambda rows: kept.append(len(rows))))
     assert [row["ending"] for row in rows] == ["no end after 95 s"] * len(FAMILIES)
