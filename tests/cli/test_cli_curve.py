@@ -223,7 +223,7 @@ def test_a_false_claim_on_the_peak_is_found(remat):
     ],
 )
 def test_what_goes_ill_with_the_least_peak(remat, monkeypatch, arguments, message):
-    monkeypatch.setattr("remat_cli.planning.least_peak.solve_smallest", lambda *_, **__: pytest.fail("searched"))
+    monkeypatch.setattr("remat_cli.cli.solving.solve_smallest", lambda *_, **__: pytest.fail("searched"))
     solved = remat("solve", TOY, "--minimize", "peak", *arguments)
     assert solved.code == 2
     assert message in solved.err

@@ -514,7 +514,7 @@ def test_an_old_plan_is_replaced_only_by_a_new_one(remat):
 
 @pytest.mark.parametrize("option", ["-o", "--write-model", "--solver-log"])
 def test_unwritable_files_are_refused_before_the_search(remat, monkeypatch, option):
-    monkeypatch.setattr("remat_cli.planning.solving.solve", lambda *_, **__: pytest.fail("searched"))
+    monkeypatch.setattr("remat_cli.cli.solving.solve", lambda *_, **__: pytest.fail("searched"))
     solved = remat("solve", TOY, "-b", "80%", option, "/dev/null/x.lp")
     assert solved.code == 2
     assert "/dev/null/x.lp: cannot be written: Not a directory" in solved.err
