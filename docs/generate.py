@@ -191,7 +191,7 @@ def stages_figure() -> bytes:
 def tradeoff_figure() -> bytes:
     """The least cost of a small training chain at every budget, beside what two published methods reach."""
     import remat_cli as remat
-    from remat_cli.reports.figures import figure_bytes, look, matplotlib_settings
+    from remat_cli.reports.figures import figure_bytes, line_style, matplotlib_settings
 
     graph = remat.build_graph("linear{n=16}")
     with matplotlib_settings():
@@ -207,7 +207,7 @@ def tradeoff_figure() -> bytes:
                 except remat.Infeasible:
                     continue
                 found.append((budget, 100 * solved.report.overhead))
-            axes.plot(*zip(*found, strict=True), label=strategy, drawstyle="steps-post", **look(k))
+            axes.plot(*zip(*found, strict=True), label=strategy, drawstyle="steps-post", **line_style(k))
         axes.set_xlabel("budget, bytes")
         axes.set_ylabel("cost over no-remat, %")
         axes.set_ylim(bottom=-5)

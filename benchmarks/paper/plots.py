@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remat_cli.reports.figures import figure_bytes, look, matplotlib_settings
+from remat_cli.reports.figures import figure_bytes, line_style, matplotlib_settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,7 +107,7 @@ def _draw_panel(axes: Axes, panel: Panel, names: list[str], told: list[str], *, 
     drawn = list(panel.lines)
     for at, name in enumerate(drawn):
         points = sorted(panel.lines[name])
-        style = look(names.index(name)) | ({"marker": ""} if plain else {})
+        style = line_style(names.index(name)) | ({"marker": ""} if plain else {})
         above = () if name in panel.dots else drawn[at + 1 :]
         under = sum(_meet(points, panel.lines[other]) for other in above)
         if under:
@@ -173,7 +173,9 @@ def draw_bars(
         for k, name in enumerate(names):
             at = [g + (k - (len(names) - 1) / 2) * width for g, group in enumerate(groups.values()) if name in group]
             heights = [group[name] for group in groups.values() if name in group]
-            axes.bar(at, heights, width, label=name, color=look(k)["color"], hatch=("", "//", "..", "xx", "--")[k % 5])
+            axes.bar(
+                at, heights, width, label=name, color=line_style(k)["color"], hatch=("", "//", "..", "xx", "--")[k % 5]
+            )
         for k, (name, heights) in enumerate((limits or {}).items()):
             dashes = {"linestyles": ("-", ":")[k % 2], "colors": "black", "linewidth": 1.4, "label": name}
             at = [g for g, key in enumerate(groups) if key in heights]
@@ -211,7 +213,7 @@ def draw_stacks(
         for k, name in enumerate(dict.fromkeys(name for group in groups.values() for name in group)):
             parts = [group.get(name, 0.0) for group in groups.values()]
             axes.barh(
-                places, parts, 0.7, left=begins, label=name, color=look(k)["color"], hatch=("", "//", "..")[k % 3]
+                places, parts, 0.7, left=begins, label=name, color=line_style(k)["color"], hatch=("", "//", "..")[k % 3]
             )
             begins = [begin + part for begin, part in zip(begins, parts, strict=True)]
         if mark is not None:

@@ -1,4 +1,4 @@
-"""The output of ``remat max-batch``."""
+"""The report on the largest batch within a memory, as text and as a document, after ``remat max-batch``."""
 
 from __future__ import annotations
 

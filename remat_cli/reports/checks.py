@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.errors import SHOWN_PROBLEMS, on_command_line
 from remat_cli.plan.check import Checked
 from remat_cli.reports.style import Style, render, title
 from remat_cli.reports.table import Table, text_columns
@@ -32,8 +31,8 @@ def status(checked: Checked) -> str:
 
 def summary(plans: Sequence[Checked]) -> str:
     """``4 plans: 2 are fine, 1 is not, 1 cannot be read``."""
-    seen = Counter(map(status, plans))
-    good, bad, unread = seen["ok"], seen["no"], seen["unreadable"]
+    counts = Counter(map(status, plans))
+    good, bad, unread = counts["ok"], counts["no"], counts["unreadable"]
     parts = [f"{good or 'none'} {'are' if good > 1 else 'is'} fine"]
     parts += [f"{bad:,} {'is' if bad == 1 else 'are'} not"] if bad else []
     parts += [f"{unread:,} cannot be read"] if unread else []
@@ -56,7 +55,7 @@ def checks_text(plans: Sequence[Checked], style: Style) -> str:
 
 
 def _row(checked: Checked, style: Style) -> tuple[str, ...]:
-    mark = style.glyph("✓" if checked.ok else "✗", "ok:" if checked.ok else "no:")
+    mark = style.verdict(checked.ok)
     report = checked.report
     if report is None:
         return (f"{mark} {checked.name}", "unreadable", "", "", "")
@@ -96,11 +95,11 @@ def checks_document(plans: Sequence[Checked]) -> dict[str, Any]:
     """The ``remat-checks/1`` document (schemas/checks-v1.json)."""
     from remat_cli.reports.documents import report_document
 
-    seen = Counter(map(status, plans))
+    counts = Counter(map(status, plans))
     return {
         "schema": "remat-checks/1",
         "ok": all(checked.ok for checked in plans),
-        "counts": {name: seen[name] for name in ("ok", "no", "unreadable")},
+        "counts": {name: counts[name] for name in ("ok", "no", "unreadable")},
         "plans": [
             {
                 "path": checked.path,
@@ -118,26 +117,6 @@ def checks_json(plans: Sequence[Checked]) -> str:
     from remat_cli.reports.documents import document_json
 
     return document_json(checks_document(plans))
-
-
-def checks_github(plans: Sequence[Checked]) -> str:
-    """The annotations of every plan in turn, and a notice or an error with the summary."""
-    from remat_cli.reports.ci import command, plan_github
-
-    text = ""
-    for checked in plans:
-        if checked.report is not None:
-            text += plan_github(checked.report, plan_path=checked.name, line_of=checked.line_of)
-            continue
-        for problem in checked.problems[:SHOWN_PROBLEMS]:
-            words = ": ".join(part for part in (problem.pointer, problem.message) if part)
-            words += f" ({on_command_line(problem.hint)})" if problem.hint else ""
-            place = {"line": problem.line, "col": problem.column}
-            text += command("error", words, file=checked.name, **place, title="remat: unreadable") + "\n"
-        if rest := checked.problems[SHOWN_PROBLEMS:]:
-            text += command("error", f"and {len(rest)} more problems", file=checked.name, title="remat") + "\n"
-    level = "notice" if all(checked.ok for checked in plans) else "error"
-    return text + command(level, summary(plans), title="remat check") + "\n"
 
 
 def worst_code(plans: Sequence[Checked]) -> int:

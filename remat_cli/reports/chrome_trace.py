@@ -34,7 +34,7 @@ def plan_trace(report: Report, plan: Plan) -> str:
     """
     graph = report.graph
     second = _SECOND.get(graph.cost_unit) or graph.total_cost or 1.0
-    told = {
+    facts = {
         "cost unit": graph.cost_unit,
         "cost of a second": second,
         "budget in bytes": report.budget_bytes,
@@ -42,7 +42,7 @@ def plan_trace(report: Report, plan: Plan) -> str:
         "remat": __version__,
     }
     lines = [json.dumps(event, sort_keys=True) for event in _events(report, plan, second)]
-    end = f'"displayTimeUnit": "ms",\n"otherData": {json.dumps(told, sort_keys=True)}'
+    end = f'"displayTimeUnit": "ms",\n"otherData": {json.dumps(facts, sort_keys=True)}'
     return '{"traceEvents": [\n' + ",\n".join(lines) + f"\n],\n{end}}}\n"
 
 
@@ -61,9 +61,9 @@ def _events(report: Report, plan: Plan, second: float) -> Iterator[dict[str, Any
             node = graph.nodes[statement.node]
             times[statement.node] += 1
             kind = "recomputed" if times[statement.node] > 1 else node.phase.value if node.phase else "computed"
-            told = {"cost": node.cost, "op": node.op, "statement": at, "time": times[statement.node]}
+            arguments = {"cost": node.cost, "op": node.op, "statement": at, "time": times[statement.node]}
             lasts = max(_LEAST_US, node.cost / second * 1e6)
-            yield {"ph": "X", "name": node.id, "cat": kind, "ts": now, "dur": lasts, "args": told, **_PROCESS}
+            yield {"ph": "X", "name": node.id, "cat": kind, "ts": now, "dur": lasts, "args": arguments, **_PROCESS}
             now += lasts
             yield _memory(now, used - node.workspace)
 
@@ -79,13 +79,13 @@ def _timed_events(report: Report, plan: Plan, timing: Timing, second: float) -> 
     times = [0] * len(graph.nodes)
     for span in timing.spans:
         statement, start = plan.statements[span.statement], span.start / second * 1e6
-        told: dict[str, Any] = {"statement": span.statement}
+        arguments: dict[str, Any] = {"statement": span.statement}
         if isinstance(statement, Compute):
             node = graph.nodes[statement.node]
             times[statement.node] += 1
             name = node.id
             kind = "recomputed" if times[statement.node] > 1 else node.phase.value if node.phase else "computed"
-            told |= {"cost": node.cost, "op": node.op, "time": times[statement.node]}
+            arguments |= {"cost": node.cost, "op": node.op, "time": times[statement.node]}
             yield _memory(start, report.replay.profile[span.statement])
             if report.replay.host_profile:
                 used = {"bytes": report.replay.host_profile[span.statement]}
@@ -93,11 +93,19 @@ def _timed_events(report: Report, plan: Plan, timing: Timing, second: float) -> 
         elif isinstance(statement, Offload | Prefetch):
             value = value_of[statement.register]
             name, kind = graph.value_name(value), span.queue.value
-            told |= {"bytes": graph.size[value]}
+            arguments |= {"bytes": graph.size[value]}
         else:
             raise AssertionError(f"statement {span.statement} takes no time")
         lasts = max(_LEAST_US, (span.end - span.start) / second * 1e6)
-        yield {"ph": "X", "name": name, "cat": kind, "ts": start, "dur": lasts, "args": told, **threads[span.queue]}
+        yield {
+            "ph": "X",
+            "name": name,
+            "cat": kind,
+            "ts": start,
+            "dur": lasts,
+            "args": arguments,
+            **threads[span.queue],
+        }
 
 
 def _memory(now: float, used: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from remat_cli.errors import SHOWN_PROBLEMS, Problem, on_command_line
 from remat_cli.plan.check import OVER_BUDGET, Checked, Report
 from remat_cli.plan.replay import Finding, Severity
 from remat_cli.printable import printable
+from remat_cli.reports.checks import summary
 from remat_cli.reports.documents import document_json
 from remat_cli.reports.words import certainty, cost_words, count, overhead_words, peak_words, verdict
 from remat_cli.version import __version__
@@ -46,10 +47,26 @@ def plan_github(report: Report, *, plan_path: str, line_of: Callable[[int], int 
     return "".join(f"{line}\n" for line in lines)
 
 
+def checks_github(plans: Sequence[Checked]) -> str:
+    """The annotations of every plan in turn, and a notice or an error with the summary."""
+    text = ""
+    for checked in plans:
+        if checked.report is not None:
+            text += plan_github(checked.report, plan_path=checked.name, line_of=checked.line_of)
+            continue
+        for problem in checked.problems[:SHOWN_PROBLEMS]:
+            words, place = _problem_words(problem), {"line": problem.line, "col": problem.column}
+            text += command("error", words, file=checked.name, **place, title="remat: unreadable") + "\n"
+        if rest := checked.problems[SHOWN_PROBLEMS:]:
+            text += command("error", f"and {len(rest)} more problems", file=checked.name, title="remat") + "\n"
+    level = "notice" if all(checked.ok for checked in plans) else "error"
+    return text + command(level, summary(plans), title="remat check") + "\n"
+
+
 def command(name: str, message: str, **properties: str | int | None) -> str:
     """The workflow command ``::name key=value,...::message``, escaped for GitHub; None values are left out."""
-    given = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items() if value is not None)
-    return f"::{name}{' ' if given else ''}{given}::{_data(message)}"
+    pairs = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items() if value is not None)
+    return f"::{name}{' ' if pairs else ''}{pairs}::{_data(message)}"
 
 
 def _data(text: str) -> str:
@@ -109,9 +126,9 @@ def _suite(report: Report, plan_path: str) -> ElementTree.Element:
 
 
 def _case(
-    suite: ElementTree.Element, path: str, name: str, findings: Sequence[Finding], said: str, *, skipped: bool = False
+    suite: ElementTree.Element, path: str, name: str, findings: Sequence[Finding], output: str, *, skipped: bool = False
 ) -> bool:
-    """Add a test case; it fails if a finding is an error. Warnings go to its output, after ``said``."""
+    """Add a test case; it fails if a finding is an error. Warnings go to its output, after ``output``."""
     case = ElementTree.SubElement(suite, "testcase", classname=_clean(path), name=name)
     errors = [f for f in findings if f.severity is Severity.ERROR]
     if errors:
@@ -122,8 +139,8 @@ def _case(
             lines.append(f"and {len(errors) - SHOWN_PROBLEMS} more")
         failure.text = "\n".join(map(_clean, lines))
     if skipped:
-        ElementTree.SubElement(case, "skipped", message=_clean(said))
-    lines = [said, *(f"warning: {f.message}" for f in findings if f.severity is not Severity.ERROR)]
+        ElementTree.SubElement(case, "skipped", message=_clean(output))
+    lines = [output, *(f"warning: {f.message}" for f in findings if f.severity is not Severity.ERROR)]
     ElementTree.SubElement(case, "system-out").text = "\n".join(map(_clean, lines))
     return bool(errors)
 
@@ -197,16 +214,19 @@ def plans_sarif(plans: Sequence[Checked]) -> str:
     return document_json({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
+def _problem_words(problem: Problem) -> str:
+    words = ": ".join(part for part in (problem.pointer, problem.message) if part)
+    return words + (f" ({on_command_line(problem.hint)})" if problem.hint else "")
+
+
 def _finding(checked: Checked, finding: Finding) -> dict[str, Any]:
     place = None if finding.statement is None else checked.place_of(finding.statement)
     return _result(checked, finding.code, finding.severity.value, finding.message, place)
 
 
 def _problem(checked: Checked, problem: Problem) -> dict[str, Any]:
-    words = ": ".join(part for part in (problem.pointer, problem.message) if part)
-    words += f" ({on_command_line(problem.hint)})" if problem.hint else ""
     place = None if problem.line is None else (problem.line, problem.column or 1)
-    return _result(checked, UNREADABLE, "error", words, place)
+    return _result(checked, UNREADABLE, "error", _problem_words(problem), place)
 
 
 def _result(checked: Checked, code: str, level: str, words: str, place: tuple[int, int] | None) -> dict[str, Any]:

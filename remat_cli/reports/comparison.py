@@ -130,8 +130,8 @@ def _legend(comparison: Comparison, style: Style) -> list[str]:
     claims = dict.fromkeys((row.strategy, row.scope) for row in comparison.rows if row.optimal and row.scope)
     narrow = [(strategy, Scope(scope)) for strategy, scope in claims if scope not in _EVERY]
     lines += [f"  {strategy}: only among {AMONG[scope]} ({scope})" for strategy, scope in narrow]
-    seen = {row.ended for row in comparison.rows}
-    lines += [meaning for ended, meaning in _MEANING.items() if ended in seen]
+    outcomes = {row.ended for row in comparison.rows}
+    lines += [meaning for ended, meaning in _MEANING.items() if ended in outcomes]
     reasons = dict.fromkeys(
         f"  {row.strategy}: {row.message}" for row in comparison.rows if row.ended in {Ended.REFUSED, Ended.FAILED}
     )

@@ -1,4 +1,4 @@
-"""Plans for several budgets side by side: as text with bars, as CSV, and as a document."""
+"""The plans for several budgets, as text, as CSV, and as a document."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def curve_text(graph: Graph, rows: Sequence[CurveRow], style: Style, outcome: Ou
     Args:
         graph: The graph.
         rows: By rising budget; at least one.
-        style: Where it goes.
+        style: The layout.
         outcome: How the search ended.
         wall_s: Seconds it took.
 
@@ -74,7 +74,7 @@ def curve_text(graph: Graph, rows: Sequence[CurveRow], style: Style, outcome: Ou
 
     solved = [row.report for row in rows if row.report is not None]
     good = len(solved) == len(rows)
-    mark = style.glyph("✓", "ok:") if good else style.glyph("✗", "no:") if not solved else style.glyph("•", "in part:")
+    mark = style.verdict(good) if good or not solved else style.glyph("•", "in part:")
     words = f"{mark} a plan for {len(solved)} of {count(len(rows), 'budget')}"
     range_words = ""
     if solved:

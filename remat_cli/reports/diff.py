@@ -33,24 +33,22 @@ def headline(difference: Difference) -> str:
     return ", ".join(parts)
 
 
-def diff_text(difference: Difference, found: Sequence[Finding], style: Style, *, tolerant: bool = True) -> str:
+def diff_text(difference: Difference, findings: Sequence[Finding], style: Style, *, tolerant: bool = True) -> str:
     """The two plans side by side, the nodes with another number of computations, and why the new plan fails.
 
     Args:
         difference: The two plans.
-        found: Why the new plan fails; empty if it passes.
-        style: Where the text goes.
+        findings: Why the new plan fails; empty if it passes.
+        style: The layout.
         tolerant: Whether tolerances were given. Without any, a plan that got worse passes, but without a tick.
     """
     from rich.text import Text
 
-    mark, look = style.glyph("✓", "ok:"), "bold green"
-    if found:
-        mark, look = style.glyph("✗", "no:"), "bold red"
-    elif difference.worse and not tolerant:
-        mark, look = "!", "bold yellow"
-    parts: list[RenderableType] = [Text.assemble((f"{mark} {headline(difference)}", look))]
-    parts += [Text(f"  {finding.message}", style="red") for finding in found]
+    mark, colour = style.verdict(not findings), "bold red" if findings else "bold green"
+    if not findings and difference.worse and not tolerant:
+        mark, colour = "!", "bold yellow"
+    parts: list[RenderableType] = [Text.assemble((f"{mark} {headline(difference)}", colour))]
+    parts += [Text(f"  {finding.message}", style="red") for finding in findings]
     if difference.other_graph is not None:
         parts.append(Text(style.clean(f"  the plans are for different graphs: {difference.other_graph}")))
     parts += ["", _facts_table(difference, "old", "new").text(style)]
@@ -65,12 +63,12 @@ def diff_text(difference: Difference, found: Sequence[Finding], style: Style, *,
 
 
 def diff_markdown(
-    difference: Difference, found: Sequence[Finding], *, old_path: str, new_path: str, tolerant: bool = True
+    difference: Difference, findings: Sequence[Finding], *, old_path: str, new_path: str, tolerant: bool = True
 ) -> str:
     """The same as GitHub-flavoured Markdown, to paste into a pull request or a job summary."""
-    mark = "❌" if found else "⚠️" if difference.worse and not tolerant else "✅"
+    mark = "❌" if findings else "⚠️" if difference.worse and not tolerant else "✅"
     lines = [f"### {mark} {markdown_escaped(new_path)}: {headline(difference)}", ""]
-    lines += [f"- {markdown_escaped(finding.message)}" for finding in found]
+    lines += [f"- {markdown_escaped(finding.message)}" for finding in findings]
     if difference.other_graph is not None:
         lines.append(f"- the plans are for different graphs: {markdown_escaped(difference.other_graph)}")
     if lines[-1]:
@@ -82,11 +80,11 @@ def diff_markdown(
     return text
 
 
-def diff_github(difference: Difference, found: Sequence[Finding], *, new_path: str) -> str:
+def diff_github(difference: Difference, findings: Sequence[Finding], *, new_path: str) -> str:
     """An error annotation for every reason why the new plan fails, or a notice that it passes."""
     from remat_cli.reports.ci import command
 
-    lines = [command("error", f.message, file=new_path, title=f"remat diff: {f.code}") for f in found]
+    lines = [command("error", f.message, file=new_path, title=f"remat diff: {f.code}") for f in findings]
     if difference.other_graph is not None:
         words = f"the plans are for different graphs: {difference.other_graph}"
         lines.append(command("warning", words, file=new_path, title="remat diff"))
@@ -94,13 +92,15 @@ def diff_github(difference: Difference, found: Sequence[Finding], *, new_path: s
     return "".join(f"{line}\n" for line in lines)
 
 
-def diff_document(difference: Difference, found: Sequence[Finding], *, old_path: str, new_path: str) -> dict[str, Any]:
+def diff_document(
+    difference: Difference, findings: Sequence[Finding], *, old_path: str, new_path: str
+) -> dict[str, Any]:
     """The ``remat-diff/1`` document (schemas/diff-v1.json)."""
     kinds = {"added": difference.added, "removed": difference.removed, "changed": difference.changed}
     return {
         "schema": "remat-diff/1",
-        "ok": not found,
-        "beyond": [{"code": f.code, "message": f.message} for f in found],
+        "ok": not findings,
+        "beyond": [{"code": f.code, "message": f.message} for f in findings],
         "same_graph": difference.other_graph is None,
         "other_graph": difference.other_graph,
         "cost_unit": difference.new.graph.cost_unit if difference.same_unit else None,

@@ -23,7 +23,7 @@ def report_document(report: Report) -> dict[str, Any]:
 
     ``lower_bound`` and ``gap`` repeat the claim's bound (null when it has none) against the replayed cost.
     """
-    graph, claim, seen = report.graph, report.claim, report.replay
+    graph, claim, replay = report.graph, report.claim, report.replay
     bound = claim.lower_bound if claim.lower_bound > 0 else None
     return {
         "schema": "remat-report/1",
@@ -32,14 +32,14 @@ def report_document(report: Report) -> dict[str, Any]:
         "budget": report.budget_bytes,
         "plan_budget": report.made_for_bytes,
         "budget_asked": report.budget_text or None,
-        "peak_memory": seen.peak_bytes,
-        "peak_statement": seen.peak_statement,
+        "peak_memory": replay.peak_bytes,
+        "peak_statement": replay.peak_statement,
         "peak_node": report.peak_node,
         "peak_values": [{"value": r.value, "bytes": r.size_bytes} for r in report.peak_values[:SHOWN_RESIDENTS]],
         "peak_value_count": len(report.peak_values),
-        "peak_workspace": seen.workspace_bytes,
+        "peak_workspace": replay.workspace_bytes,
         "fixed_memory": graph.fixed_memory,
-        "cost": seen.cost,
+        "cost": replay.cost,
         "cost_unit": graph.cost_unit,
         **_copying(report),
         "no_remat_cost": graph.total_cost,
@@ -60,7 +60,7 @@ def report_document(report: Report) -> dict[str, Any]:
         "graph": graph_document(graph),
         "strategy": report.strategy,
         "solver": report.solver,
-        "statements": len(seen.profile),
+        "statements": len(replay.profile),
         "findings": [
             {"code": f.code, "severity": f.severity.value, "message": f.message, "statement": f.statement}
             for f in report.findings

@@ -1,4 +1,4 @@
-"""The text and the document of ``remat explain``."""
+"""What a plan does with a node and its values, and what a change would cost, as text and as a document."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def _facts(explanation: Explanation, style: Style) -> list[tuple[str, str]]:
         rows.append(("workspace", exact_bytes(node.workspace)))
     if not node.recompute:
         rows.append(("note", "it may be computed only once (recompute: false), so its values are never dropped"))
-    if kept := [graph.value_name(v) for v in values if v in graph.outputs]:
-        rows.append(("note", f"{_named(kept)} must be in memory at the end: an output of the graph"))
+    if outputs := [graph.value_name(v) for v in values if v in graph.outputs]:
+        rows.append(("note", f"{_named(outputs)} must be in memory at the end: an output of the graph"))
     return [(label, style.clean(text)) for label, text in rows]
 
 

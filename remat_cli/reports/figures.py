@@ -17,10 +17,10 @@ from remat_cli.plan.occupancy import Kind, Occupancy, occupancy
 from remat_cli.printable import printable
 from remat_cli.reports.overhead_chart import (
     NO_PLAN,
-    Curve,
+    Line,
     Scale,
     bound_percents,
-    curves,
+    chart_lines,
     logarithmic_scale,
     overhead_percent,
 )
@@ -122,9 +122,9 @@ def _overheads(axes: Axes, comparison: Comparison) -> None:
     floor = scale.foot / 2 if scale.decades else 0.0
     bounds = [scale.place(bound) for bound in bound_percents(comparison)]
     axes.fill_between(budgets, floor, bounds, color="#BBBBBB", label="no plan (proven)", linewidth=0, step="pre")
-    for curve in curves(comparison, overhead_percent):
-        heights = [scale.place(overhead_percent(row) or 0.0) for row in curve.rows]
-        _draw(axes, curve, heights, unit[0])
+    for line in chart_lines(comparison, overhead_percent):
+        heights = [scale.place(overhead_percent(row) or 0.0) for row in line.rows]
+        _draw(axes, line, heights, unit[0])
     highest = scale.above(max([1e-3, *tops]), 0)
     for row in (row for row in comparison.rows if row.ended in NO_PLAN):
         k = comparison.strategies.index(row.strategy)
@@ -142,8 +142,8 @@ def _overheads(axes: Axes, comparison: Comparison) -> None:
 
 def _peaks(axes: Axes, comparison: Comparison) -> None:
     unit = _giga(comparison)
-    for curve in curves(comparison, lambda row: row.peak_bytes):
-        _draw(axes, curve, [(row.peak_bytes or 0) / unit[0] for row in curve.rows], unit[0])
+    for line in chart_lines(comparison, lambda row: row.peak_bytes):
+        _draw(axes, line, [(row.peak_bytes or 0) / unit[0] for row in line.rows], unit[0])
     amounts = [amount / unit[0] for _, amount in comparison.budgets]
     axes.plot(amounts, amounts, color="#666666", linewidth=0.8, linestyle=(0, (1, 2)))
     axes.annotate("budget", (amounts[-1], amounts[-1]), fontsize="small", color="#666666", ha="right", va="bottom")
@@ -151,20 +151,20 @@ def _peaks(axes: Axes, comparison: Comparison) -> None:
     axes.set_ylabel(f"peak of the plan, {unit[1]}")
 
 
-def _draw(axes: Axes, curve: Curve, heights: Sequence[float], unit: float) -> None:
-    """A curve in steps: a plan remains valid with more memory, and budgets in between were not solved.
+def _draw(axes: Axes, line: Line, heights: Sequence[float], unit: float) -> None:
+    """A line in steps: a plan remains valid with more memory, and budgets in between were not solved.
 
-    What lies below other curves is wider.
+    What lies below other lines is wider.
     """
-    drawn = look(curve.k)
-    drawn["markersize"] += 2 * curve.under
-    drawn["linewidth"] += 1.3 * curve.under
-    inside = "none" if curve.under else drawn["color"]
-    budgets = [row.budget_bytes / unit for row in curve.rows]
-    axes.plot(budgets, heights, label=curve.strategy, drawstyle="steps-post", markerfacecolor=inside, **drawn)
+    style = line_style(line.index)
+    style["markersize"] += 2 * line.covered
+    style["linewidth"] += 1.3 * line.covered
+    fill = "none" if line.covered else style["color"]
+    budgets = [row.budget_bytes / unit for row in line.rows]
+    axes.plot(budgets, heights, label=line.strategy, drawstyle="steps-post", markerfacecolor=fill, **style)
 
 
-def look(k: int) -> dict[str, Any]:
+def line_style(k: int) -> dict[str, Any]:
     """Colour, marker and dashes of the k-th strategy, so that strategies never differ by colour alone."""
     return {
         "color": COLOURS[k % len(COLOURS)],
@@ -198,32 +198,32 @@ def plan_figure(report: Report, plan: Plan, format: str) -> bytes:
     with matplotlib_settings():
         from matplotlib.figure import Figure
 
-        drawn = raster(plan, _CELLS)
-        figure = Figure(figsize=(7.5, 3.8 if drawn is None else 7.6), layout="constrained")
+        bitmap = raster(plan, _CELLS)
+        figure = Figure(figsize=(7.5, 3.8 if bitmap is None else 7.6), layout="constrained")
         grid = figure.add_gridspec(
-            2 if drawn is None else 3, 2, height_ratios=(12, 0.7) + (() if drawn is None else (11,))
+            2 if bitmap is None else 3, 2, height_ratios=(12, 0.7) + (() if bitmap is None else (11,))
         )
         upper = figure.add_subplot(grid[0, :])
         strip = figure.add_subplot(grid[1, :], sharex=upper)
         if report.replay.profile:
-            seen = occupancy(report.graph, plan.statements, report.replay.profile, _MOMENTS)
-            _memory(upper, report, seen)
-            _computing(strip, seen)
-        if drawn is not None:
-            _matrix(figure.add_subplot(grid[2, 0]), drawn, "R")
-            _matrix(figure.add_subplot(grid[2, 1]), drawn, "S")
+            usage = occupancy(report.graph, plan.statements, report.replay.profile, _MOMENTS)
+            _memory(upper, report, usage)
+            _computing(strip, usage)
+        if bitmap is not None:
+            _matrix(figure.add_subplot(grid[2, 0]), bitmap, "R")
+            _matrix(figure.add_subplot(grid[2, 1]), bitmap, "S")
         heading = f"{report.graph.name or 'plan'}: {verdict(report)}, {peak_words(report)}"
         figure.suptitle(drawable(heading), fontsize="medium")
         return figure_bytes(figure, format)
 
 
-def _memory(axes: Axes, report: Report, seen: Occupancy) -> None:
+def _memory(axes: Axes, report: Report, usage: Occupancy) -> None:
     from matplotlib.ticker import EngFormatter
 
-    begins = [*(moment.first for moment in seen.moments), seen.statements]
-    moments = [*seen.moments, seen.moments[-1]]
+    begins = [*(moment.first for moment in usage.moments), usage.statements]
+    moments = [*usage.moments, usage.moments[-1]]
     floor = [0] * len(begins)
-    for kind in seen.kinds():
+    for kind in usage.kinds():
         top = [low + moment.bytes.get(kind, 0) for low, moment in zip(floor, moments, strict=True)]
         axes.fill_between(
             begins,
@@ -246,35 +246,35 @@ def _memory(axes: Axes, report: Report, seen: Occupancy) -> None:
         axes.axhline(report.graph.fixed_memory, color="black", linestyle="-.", linewidth=0.8)
     axes.set_ylabel("memory in use")
     axes.yaxis.set_major_formatter(EngFormatter("B", sep=" "))
-    axes.set_xlim(0, seen.statements)
+    axes.set_xlim(0, usage.statements)
     axes.set_ylim(bottom=0)
     axes.tick_params(labelbottom=False)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.22), ncols=5, frameon=False, fontsize="small")
 
 
-def _computing(axes: Axes, seen: Occupancy) -> None:
+def _computing(axes: Axes, usage: Occupancy) -> None:
     for kind in Kind:
-        runs = [(first, last - first) for first, last in seen.runs(kind)]
+        runs = [(first, last - first) for first, last in usage.runs(kind)]
         axes.broken_barh(runs, (0, 1), facecolor=KINDS[kind], linewidth=0)
     axes.set_yticks([0.5], ["computing"])
     axes.set_ylim(0, 1)
     axes.grid(visible=False)
-    stands = f" (each point: the highest of {seen.each})" if seen.each > 1 else ""
+    stands = f" (each point: the highest of {usage.each})" if usage.each > 1 else ""
     axes.set_xlabel(f"statement{stands}")
 
 
-def _matrix(axes: Axes, drawn: Raster, which: str) -> None:
+def _matrix(axes: Axes, bitmap: Raster, which: str) -> None:
     from matplotlib.colors import ListedColormap
 
-    cells = drawn.computed if which == "R" else drawn.kept
+    cells = bitmap.computed if which == "R" else bitmap.kept
     first, again, kept = KINDS[Kind.FORWARD], KINDS[Kind.RECOMPUTED], KINDS[Kind.UPDATE]
     colours = ListedColormap(["#F4F5F6", first, again] if which == "R" else ["#F4F5F6", kept])
     rows, columns = cells.shape
-    extent = (-0.5 * drawn.each, (columns - 0.5) * drawn.each, (rows - 0.5) * drawn.each, -0.5 * drawn.each)
+    extent = (-0.5 * bitmap.each, (columns - 0.5) * bitmap.each, (rows - 0.5) * bitmap.each, -0.5 * bitmap.each)
     axes.imshow(cells, cmap=colours, vmin=-0.5, vmax=colours.N - 0.5, extent=extent, interpolation="nearest")
     axes.grid(visible=False)
     axes.set_title("R: computed first (blue), again (orange)" if which == "R" else "S: kept", fontsize="small")
-    cell = f", {drawn.each} to a cell" if drawn.each > 1 else ""
+    cell = f", {bitmap.each} to a cell" if bitmap.each > 1 else ""
     axes.set_xlabel(f"node{cell}")
     axes.set_ylabel(f"stage{cell}")
 
@@ -301,18 +301,18 @@ def graph_figure(graph: Graph, format: str) -> bytes:
 
         parts = blocks(graph).parts
         sizes = [part.end - part.first for part in parts]
-        drawn = condensed(graph, parts)
-        shades = Shades.of([node.cost for node in (*graph.nodes, *drawn.nodes)])
+        blocks_graph = condensed(graph, parts)
+        shades = Shades.of([node.cost for node in (*graph.nodes, *blocks_graph.nodes)])
         colours = ScalarMappable(Normalize(shades.low, shades.high), "cividis")
         figure = Figure(figsize=_INCHES, layout="constrained")
         axes = figure.subplots()
         axes.use_sticky_edges = False
         axes.axis("off")
-        place = layered(drawn)
-        _edges(axes, drawn, place)
-        most = max((sum(node.outputs) for node in drawn.nodes), default=0)
-        heights = [box_height(sum(node.outputs), most) for node in drawn.nodes]
-        shares = [shades.share(node.cost) for node in drawn.nodes]
+        place = layered(blocks_graph)
+        _edges(axes, blocks_graph, place)
+        most = max((sum(node.outputs) for node in blocks_graph.nodes), default=0)
+        heights = [box_height(sum(node.outputs), most) for node in blocks_graph.nodes]
+        shares = [shades.share(node.cost) for node in blocks_graph.nodes]
         axes.bar(
             place.layer,
             heights,
@@ -323,7 +323,7 @@ def graph_figure(graph: Graph, format: str) -> bytes:
             linewidth=[1.2 if size > 1 else 0.4 for size in sizes],
             zorder=2,
         )
-        for node, share, height, x, y in zip(drawn.nodes, shares, heights, place.layer, place.y, strict=True):
+        for node, share, height, x, y in zip(blocks_graph.nodes, shares, heights, place.layer, place.y, strict=True):
             name = node.id if len(node.id) <= _LONGEST else f"{node.id[:8]}…{node.id[-7:]}"
             points, rotation = _font(place, len(name), height)
             label = axes.text(x, y, name, rotation=rotation, ha="center", va="center", fontsize=points)
@@ -336,9 +336,9 @@ def graph_figure(graph: Graph, format: str) -> bytes:
 
 
 def _title(graph: Graph, sizes: list[int]) -> str:
-    whole = count(len(graph.nodes), "node")
-    made = sum(size > 1 for size in sizes)
-    return f"{graph.name or 'graph'} ({whole}{f', in {made} blocks' if made else ''})"
+    nodes = count(len(graph.nodes), "node")
+    number = sum(size > 1 for size in sizes)
+    return f"{graph.name or 'graph'} ({nodes}{f', in {number} blocks' if number else ''})"
 
 
 def _font(place: Layout, letters: int, height: float) -> tuple[float, int]:
@@ -354,15 +354,15 @@ def _font(place: Layout, letters: int, height: float) -> tuple[float, int]:
     return (lying, 0) if lying >= upright else (upright, 90)
 
 
-def _edges(axes: Axes, drawn: Graph, place: Layout) -> None:
+def _edges(axes: Axes, graph: Graph, place: Layout) -> None:
     """Lines within a pass, and fainter ones from the forward pass to the backward."""
     from matplotlib.collections import LineCollection
 
     within: set[tuple[int, int]] = set()
     across: set[tuple[int, int]] = set()
-    for reader, node in enumerate(drawn.nodes):
-        for producer in {drawn.producer[v] for v in node.inputs}:
-            crossing = node.phase in _LATE and drawn.nodes[producer].phase not in _LATE
+    for reader, node in enumerate(graph.nodes):
+        for producer in {graph.producer[v] for v in node.inputs}:
+            crossing = node.phase in _LATE and graph.nodes[producer].phase not in _LATE
             (across if crossing else within).add((producer, reader))
     for pairs, width, alpha in ((within, 0.7, 0.7), (across, 0.3, 0.4)):
         lines = [place.path(*pair) for pair in sorted(pairs)]

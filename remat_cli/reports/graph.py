@@ -54,8 +54,8 @@ def graph_text(summary: GraphSummary, style: Style) -> str:
 
 def _structure(summary: GraphSummary) -> list[tuple[str, str]]:
     """Phases, shape and cost."""
-    given = [f"{phase.value if phase else 'none'} {number:,}" for phase, number in summary.phases]
-    phases = ", ".join(given) if any(phase for phase, _ in summary.phases) else "not given"
+    numbers = [f"{phase.value if phase else 'none'} {number:,}" for phase, number in summary.phases]
+    phases = ", ".join(numbers) if any(phase for phase, _ in summary.phases) else "not given"
     shape = "a chain: every node reads the one before it" if summary.is_chain else "not a chain"
     cost = cost_words(summary.total_cost, summary.cost_unit)
     notes = [f"{count(summary.zero_cost_nodes, 'node')} free of cost"] if summary.zero_cost_nodes else []
@@ -218,7 +218,7 @@ def dot_text(graph: Graph, times: Sequence[int] | None = None) -> str:
         '  node [shape=box, style="filled,rounded", fontname="sans-serif", fontsize=10];',
         '  edge [fontname="sans-serif", fontsize=8];',
     ]
-    kept = set(graph.outputs)
+    outputs = set(graph.outputs)
     for i, node in enumerate(graph.nodes):
         label = [node.id if node.op is None or node.op == node.id else f"{node.id} ({node.op})"]
         label.append(cost_words(node.cost, graph.cost_unit))
@@ -228,7 +228,7 @@ def dot_text(graph: Graph, times: Sequence[int] | None = None) -> str:
         if times is not None and times[i] > 1:
             label.append(f"computed {times[i]} times")
             attributes.append("penwidth=3")
-        if kept.intersection(graph.values_of(i)):
+        if outputs.intersection(graph.values_of(i)):
             attributes.append("peripheries=2")
         lines.append(f"  n{i} [label={_label(label)}, {', '.join(attributes)}];")
     for reader, node in enumerate(graph.nodes):

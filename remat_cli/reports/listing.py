@@ -1,4 +1,4 @@
-"""Lists of named things: strategies, solvers, architectures."""
+"""Lists of strategies, solvers and architectures, each with its description and options, as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NARROW = 24
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing in a list.
+    """One entry of a list.
 
     Attributes:
         name: Its name, as typed.

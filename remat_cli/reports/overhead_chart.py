@@ -1,4 +1,4 @@
-"""How the curves of a comparison are drawn, on its page and in its figure: scale, order, and what coincides."""
+"""What charts of overhead and peak against budget draw, on pages and in figures: the order of lines, and the scale."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ _RECOMMENDED = ("auto", "optimal")
 _WIDEST = 5
 """So many widths can be told apart; untuned."""
 NO_PLAN = (Ended.NONE, Ended.LIMIT)
-"""Outcomes that are drawn as a cross above the curves."""
+"""Outcomes that are drawn as a cross above the lines."""
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """A curve.
+class Line:
+    """The line of a strategy.
 
     Attributes:
         strategy: The strategy.
-        k: Its place among all strategies, which gives its colour and its marker.
-        under: The number of curves drawn on top of it that coincide with it somewhere, at most ``_WIDEST``. With so
+        index: Its place among all strategies, which gives its colour and its marker.
+        covered: The number of lines drawn on top of it that coincide with it somewhere, at most ``_WIDEST``. With so
             many steps more in width it can be seen below them.
         rows: Its rows with a plan, by budget.
     """
 
     strategy: str
-    k: int
-    under: int
+    index: int
+    covered: int
     rows: tuple[Row, ...]
 
 
-def curves(comparison: Comparison, amount: Callable[[Row], float | None]) -> list[Curve]:
-    """The curves of ``amount`` in the order in which they are drawn: the recommended strategy last, on top.
+def chart_lines(comparison: Comparison, amount: Callable[[Row], float | None]) -> list[Line]:
+    """The lines of ``amount`` in the order in which they are drawn: the recommended strategy last, on top.
 
     Args:
         comparison: The comparison.
@@ -43,15 +43,15 @@ def curves(comparison: Comparison, amount: Callable[[Row], float | None]) -> lis
     """
     first = recommended(comparison)
     order = sorted(comparison.strategies, key=lambda name: (name == first, -comparison.strategies.index(name)))
-    kept = {name: tuple(r for r in rows if amount(r) is not None) for name, rows in comparison.by_strategy().items()}
-    points = {name: {row.budget_bytes: amount(row) or 0.0 for row in rows} for name, rows in kept.items()}
+    rows_of = {name: tuple(r for r in rows if amount(r) is not None) for name, rows in comparison.by_strategy().items()}
+    points = {name: {row.budget_bytes: amount(row) or 0.0 for row in rows} for name, rows in rows_of.items()}
     last = comparison.budgets[-1][1] if len(comparison.budgets) > 1 else None
     return [
-        Curve(
+        Line(
             name,
             comparison.strategies.index(name),
             min(_WIDEST, sum(_meet(points[name], points[other], last) for other in order[at + 1 :])),
-            kept[name],
+            rows_of[name],
         )
         for at, name in enumerate(order)
     ]
@@ -64,7 +64,7 @@ def recommended(comparison: Comparison) -> str | None:
 
 
 def _meet(one: dict[int, float], other: dict[int, float], last: int | None) -> bool:
-    """Whether two curves share a step; at the last budget they have points, and no steps."""
+    """Whether two lines share a step; at the last budget they have points, and no steps."""
     shared = (one.keys() & other) - {last}
     return any(math.isclose(one[at], other[at], rel_tol=SAME_COST, abs_tol=SAME_COST) for at in shared)
 
@@ -130,9 +130,9 @@ _MANY_DECADES = 4
 
 def logarithmic_scale(comparison: Comparison) -> Scale:
     """A logarithmic axis for all overheads and bounds; without decades if all of them are zero."""
-    found = [100 * row.overhead for row in comparison.rows if row.overhead is not None]
-    found += bound_percents(comparison)
-    above = [percent for percent in found if percent > 1e-9]  # below that it is rounding
+    percents = [100 * row.overhead for row in comparison.rows if row.overhead is not None]
+    percents += bound_percents(comparison)
+    above = [percent for percent in percents if percent > 100 * SAME_COST]
     if not above:
         return Scale(())
     last = math.ceil(math.log10(max(above)))

@@ -1,4 +1,4 @@
-"""The table of the parts into which PyTorch divides a training step."""
+"""The parts into which PyTorch divides a training step, as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parts_text(files: Sequence[str], graphs: Sequence[Graph], style: Style) -> s
     Args:
         files: The file of each graph.
         graphs: The graphs, with ``metadata["part"]``.
-        style: Where it goes.
+        style: The layout.
     """
     from rich.text import Text
 

@@ -59,7 +59,7 @@ def plan_text(
 
     Args:
         report: The plan as replayed.
-        style: Where it goes.
+        style: The layout.
         run: Timings in seconds under names that end in ``_s``; the largest is the whole.
         ending: How the search ended; None for a plan that comes from a file.
         checking: Whether a plan is checked rather than made, so that its claim is only reported.
@@ -87,9 +87,8 @@ def verdict_line(report: Report, style: Style) -> Text:
     from rich.text import Text
 
     good = report.ok
-    mark = style.glyph("✓" if good else "✗", "ok:" if good else "no:")
     tail = f": {peak_words(report)}" + (f", {overhead_words(report)}" if report.valid else "")
-    return Text.assemble((f"{mark} {verdict(report)}", "bold green" if good else "bold red"), tail)
+    return Text.assemble((f"{style.verdict(good)} {verdict(report)}", "bold green" if good else "bold red"), tail)
 
 
 def _plain(words: str) -> Text:
@@ -163,15 +162,15 @@ def cost_line(report: Report) -> str:
 
 def host_rows(report: Report) -> list[tuple[str, str]]:
     """The host, what is copied, and how busy the three queues are."""
-    seen, host = report.replay, report.host
-    if host is None or seen.timing is None:
+    replay, host = report.replay, report.host
+    if host is None or replay.timing is None:
         return []
     rows = [("host", host.words)]
-    copies = {queue: [s for s in seen.timing.spans if s.queue is queue] for queue in (Queue.OUT, Queue.IN)}
+    copies = {queue: [s for s in replay.timing.spans if s.queue is queue] for queue in (Queue.OUT, Queue.IN)}
     if not any(copies.values()):
         return [*rows, ("copies", "none")]
-    told = ", ".join(f"{count(len(spans), 'copy', 'copies')} {queue.value}" for queue, spans in copies.items())
-    rows.append(("copies", f"{told}; at most {exact_bytes(seen.host_peak_bytes)} of host memory"))
+    counts = ", ".join(f"{count(len(spans), 'copy', 'copies')} {queue.value}" for queue, spans in copies.items())
+    rows.append(("copies", f"{counts}; at most {exact_bytes(replay.host_peak_bytes)} of host memory"))
     rows.append(("busy", queue_words(report)))
     rows.append(("critical", f"path of the time: {critical_words(report)}"))
     return rows

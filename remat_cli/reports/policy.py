@@ -1,4 +1,4 @@
-"""The output of ``remat policy``."""
+"""The report on a policy, the best settings of another tool for recomputation, as text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from remat_cli.reports.style import Style, fields, render
+from remat_cli.reports.words import percent_over
 from remat_cli.tolerances import GAP
-from remat_cli.units import format_bytes, format_percent
+from remat_cli.units import format_bytes
 
 _SHOWN = 8
 """The number of names that are listed; the snippet has all."""
@@ -20,7 +21,7 @@ def policy_text(policy: Mapping[str, Any], style: Style) -> str:
 
     Args:
         policy: The document of the policy.
-        style: Where it goes.
+        style: The layout.
     """
     from rich.text import Text
 
@@ -91,4 +92,4 @@ def _best(best: Mapping[str, Any] | None, base: float) -> str:
 
 
 def _over(cost: float, base: float) -> str:
-    return f"+{format_percent(cost / base - 1)}" if base > 0 else f"{cost:g}"
+    return f"+{percent_over(cost / base - 1)}" if base > 0 else f"{cost:g}"

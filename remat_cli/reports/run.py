@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from remat_cli.reports.style import Style, fields, render
+from remat_cli.reports.words import count, exact_bytes
 from remat_cli.units import format_bytes, format_duration, format_percent
 
 _SHOWN = 5
@@ -17,7 +18,7 @@ def run_text(ran: Mapping[str, Any], style: Style) -> str:
 
     Args:
         ran: The document of the run.
-        style: Where it goes.
+        style: The layout.
     """
     from rich.text import Text
 
@@ -59,19 +60,21 @@ def _verdict(ran: Mapping[str, Any]) -> str:
 def _memory_rows(ran: Mapping[str, Any]) -> list[tuple[str, str]]:
     memory = ran["memory"]
     rows = [
-        ("predicted", _exact(memory["predicted"])),
-        ("measured", f"{_exact(memory['measured'])}{_against(memory, ran['device'])}"),
+        ("predicted", exact_bytes(memory["predicted"])),
+        ("measured", f"{exact_bytes(memory['measured'])}{_against(memory, ran['device'])}"),
     ]
     if memory["predicted_without_workspace"] != memory["predicted"]:
-        rows.insert(1, ("", f"{_exact(memory['predicted_without_workspace'])} without workspace"))
+        rows.insert(1, ("", f"{exact_bytes(memory['predicted_without_workspace'])} without workspace"))
     if memory["reserved"] is not None:
         rows += _blocks_rows(memory)
     if memory["allocator"] is not None:
-        rows.append(("", f"{_exact(memory['allocator'])} handed out by the allocator, with what kernels need besides"))
+        rows.append(
+            ("", f"{exact_bytes(memory['allocator'])} handed out by the allocator, with what kernels need besides")
+        )
     if memory["generator_states"]:
         rows.append(("", f"and {memory['generator_states']} bytes for states of the random generator, on the host"))
     if ran["reference_peak"] is not None:
-        rows.append(("no-remat", f"{_exact(ran['reference_peak'])} measured without recomputation"))
+        rows.append(("no-remat", f"{exact_bytes(ran['reference_peak'])} measured without recomputation"))
     return rows
 
 
@@ -80,21 +83,24 @@ def _copy_rows(ran: Mapping[str, Any]) -> list[tuple[str, str]]:
     copied = ran.get("copied")
     if copied is None:
         return []
-    out, back = (f"{count} {'copy' if count == 1 else 'copies'}" for count in (copied["to_host"], copied["from_host"]))
-    held = f"{_exact(copied['measured'])} of host memory{_off(copied['measured'], copied['predicted'])}"
+    out, back = (count(copied[way], "copy", "copies") for way in ("to_host", "from_host"))
+    memory = f"{exact_bytes(copied['measured'])} of host memory{_off(copied['measured'], copied['predicted'])}"
     if ran["device"] == "cpu":
         when = "nothing runs beside the copies on a CPU"
     else:
         when = f"{_short_time(copied['predicted_s'])} per step by the costs of the plan"
-    return [("copies", f"{out} to host, {back} from host; {when}"), ("", held)]
+    return [("copies", f"{out} to host, {back} from host; {when}"), ("", memory)]
 
 
 def _blocks_rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The plan in PyTorch's allocator on CUDA: allocated blocks, and memory taken from the device."""
     reserved, wanted = memory["reserved"], memory["predicted_reserved"]
     return [
-        ("in blocks", f"{_exact(memory['predicted_blocks'])} predicted, with the parts of blocks that stay unused"),
-        ("reserved", f"{_exact(reserved)} taken from the device{_off(reserved, wanted)}"),
+        (
+            "in blocks",
+            f"{exact_bytes(memory['predicted_blocks'])} predicted, with the parts of blocks that stay unused",
+        ),
+        ("reserved", f"{exact_bytes(reserved)} taken from the device{_off(reserved, wanted)}"),
         ("", f"and {format_bytes(memory['libraries'])} kept by libraries"),
     ]
 
@@ -111,10 +117,6 @@ def _off(measured: int, predicted: int) -> str:
     if difference == 0:
         return ", as predicted to the byte"
     return f", {format_percent(abs(difference) / predicted)} {'above' if difference > 0 else 'below'} the prediction"
-
-
-def _exact(count: int) -> str:
-    return f"{format_bytes(count)} ({count:,} bytes)"
 
 
 def _time(ran: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ def pipeline_text(name: str, stages: Sequence[Stage], style: Style) -> str:
     Args:
         name: Of the strategy.
         stages: Its stages.
-        style: Where it goes.
+        style: The layout.
     """
     columns: list[Column[Sequence[str]]] = [
         Column("stage", itemgetter(0), numeric=False),
@@ -64,7 +64,7 @@ def trace_text(stages: Sequence[Mapping[str, Any]], base_cost: float, style: Sty
     Args:
         stages: ``stages`` of a plan's ``run``.
         base_cost: Cost without recomputation.
-        style: Where it goes.
+        style: The layout.
     """
 
     def over(name: str, key: str) -> Column[Mapping[str, Any]]:

@@ -25,7 +25,7 @@ NARROWEST = 40
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The abilities of the terminal or file to which a report goes.
+    """How the terminal or file that a report is written to shows text.
 
     Attributes:
         width: Columns; values below 40 count as 40. No line is longer.
@@ -45,6 +45,10 @@ class Style:
     def glyph(self, drawn: str, ascii_only: str) -> str:
         """``drawn`` if the style has Unicode, else ``ascii_only``."""
         return drawn if self.unicode else ascii_only
+
+    def verdict(self, good: bool) -> str:
+        """The mark before a verdict."""
+        return self.glyph("✓", "ok:") if good else self.glyph("✗", "no:")
 
     def clean(self, text: str) -> str:
         """``text`` from a document, safe for a terminal: unprintable (or non-ASCII) characters are escaped."""

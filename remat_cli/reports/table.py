@@ -139,7 +139,7 @@ class Table(Generic[Row]):
         """The table for a terminal, without lines. Names are shortened to fit; without them, the last columns go.
 
         Args:
-            style: Where it goes.
+            style: The layout.
             head: Whether it has headings; without them, values have units.
             indent: Spaces before every line.
             gap: Spaces between columns.

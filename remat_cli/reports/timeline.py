@@ -1,4 +1,4 @@
-"""The memory timeline of a plan for the terminal, and an answer to "why is my peak here?"."""
+"""The memory timeline of a plan for the terminal, and the reason for its peak."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def timeline_lines(report: Report, statements: Sequence[Statement], style: Style
         lines.append(Text.assemble((f"{_AGAIN:>{gutter - 2}}  ", "dim"), (dots, "yellow")))
     below = ruler(plot.marks, len(plot.tops), style)
     lines += [Text.assemble(" " * gutter, line) for line in below]
-    drawn: list[RenderableType] = [*lines, *peak_section(report, style), ""]
-    return [*drawn, Text(why_peak(report, statements, style))]
+    parts: list[RenderableType] = [*lines, *peak_section(report, style), ""]
+    return [*parts, Text(why_peak(report, statements, style))]
 
 
 def _plot(report: Report, statements: Sequence[Statement], width: int) -> _Plot:
@@ -144,17 +144,17 @@ def _area(report: Report, plot: _Plot, scale: int, style: Style, labels: dict[in
         label = labels.get(row, "")
         axis = Text.assemble((f"{label:>{gutter - 2}} {style.glyph('┤' if label else '│', '|')}", "dim"))
         base = (_ROWS - 1 - row) * scale  # all amounts of this row times the number of rows
-        drawn = []
+        characters = []
         for top in plot.tops:
             eighths = _eighths(top * _ROWS - base, scale)
             if eighths == 0:
-                drawn.append((empty if row == limit_row else " ", "bold"))
+                characters.append((empty if row == limit_row else " ", "bold"))
             elif base + scale <= fixed * _ROWS:
-                drawn.append((style.glyph("▒", "="), "blue"))
+                characters.append((style.glyph("▒", "="), "blue"))
             else:
                 glyph = style.glyph(_EIGHTHS[eighths], "#" if eighths > 4 else ".")
-                drawn.append((glyph, "red" if budget is not None and top > budget else "cyan"))
-        lines.append(axis.append_text(cells(drawn)))
+                characters.append((glyph, "red" if budget is not None and top > budget else "cyan"))
+        lines.append(axis.append_text(cells(characters)))
     return lines
 
 

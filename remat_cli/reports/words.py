@@ -38,10 +38,10 @@ def count(number: int, noun: str, nouns: str = "") -> str:
     return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
-def ending_words(ending: Ending, found: str = "this is the best plan") -> str:
+def ending_words(ending: Ending, best: str = "this is the best plan") -> str:
     """What there is to say of how a search ended; empty if it came to its end."""
     if ending.outcome in _STOPPED:
-        return f"{_STOPPED[ending.outcome]}; {found} found until then"
+        return f"{_STOPPED[ending.outcome]}; {best} found until then"
     return "" if ending.outcome is Outcome.FINISHED else str(ending)
 
 
@@ -165,8 +165,8 @@ def stall_words(report: Report) -> str:
         (times.stalled - waiting, "for memory that values leave"),
         (times.time - report.replay.cost - times.stalled, "for copies after the last computation"),
     ]
-    shown = [f"{cost_words(amount, unit)} {why}" for amount, why in parts if amount > SAME_COST * times.time]
-    return "stalls " + ", ".join(shown) if shown else "no stalls"
+    waits = [f"{cost_words(amount, unit)} {why}" for amount, why in parts if amount > SAME_COST * times.time]
+    return "stalls " + ", ".join(waits) if waits else "no stalls"
 
 
 def queue_words(report: Report) -> str:

@@ -1,4 +1,4 @@
-"""Curves of a comparison: the recommended one on top, what coincides below it wider, one scale everywhere."""
+"""Lines of a comparison: the recommended one on top, what coincides below it wider, one scale everywhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from report_cases import training_chain
 
 from remat_cli.plan.comparison import Comparison, Ended, Row
 from remat_cli.reports.figures import comparison_figure
-from remat_cli.reports.overhead_chart import curves, logarithmic_scale, overhead_percent, recommended
+from remat_cli.reports.overhead_chart import chart_lines, logarithmic_scale, overhead_percent, recommended
 
 
 def compared(**overheads: list[float | None]) -> Comparison:
@@ -21,13 +21,13 @@ def compared(**overheads: list[float | None]) -> Comparison:
 
 
 def test_the_recommended_strategy_is_drawn_last_and_what_it_covers_is_wider():
-    seen = curves(
+    lines = chart_lines(
         compared(auto=[0.2, 0.1, 0.0], dtr=[0.3, 0.1, 0.0], twremat=[0.3, 0.1, 0.0], chen=[None, 0.5, 0.0]),
         overhead_percent,
     )
-    assert [(curve.strategy, curve.under) for curve in seen] == [("chen", 0), ("twremat", 2), ("dtr", 1), ("auto", 0)]
-    assert [curve.k for curve in seen] == [3, 2, 1, 0]
-    assert [len(curve.rows) for curve in seen] == [2, 3, 3, 3]
+    assert [(line.strategy, line.covered) for line in lines] == [("chen", 0), ("twremat", 2), ("dtr", 1), ("auto", 0)]
+    assert [line.index for line in lines] == [3, 2, 1, 0]
+    assert [len(line.rows) for line in lines] == [2, 3, 3, 3]
 
 
 def test_auto_is_recommended_else_optimal_else_nothing():

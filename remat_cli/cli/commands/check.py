@@ -15,8 +15,8 @@ from remat_cli.errors import ExitCode, UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Checked, check_files, matches
 from remat_cli.plan.io import load_plan
-from remat_cli.reports.checks import checks_github, checks_json, checks_text, worst_code
-from remat_cli.reports.ci import checks_junit, plans_sarif
+from remat_cli.reports.checks import checks_json, checks_text, worst_code
+from remat_cli.reports.ci import checks_github, checks_junit, plans_sarif
 from remat_cli.reports.plan import plan_text
 from remat_cli.units import Budget
 

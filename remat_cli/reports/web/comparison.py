@@ -10,10 +10,10 @@ from remat_cli.plan.comparison import Comparison, Ended, Linked, Row
 from remat_cli.plan.model import Scope
 from remat_cli.reports.overhead_chart import (
     NO_PLAN,
-    Curve,
+    Line,
     Scale,
     bound_percents,
-    curves,
+    chart_lines,
     logarithmic_scale,
     overhead_percent,
     recommended,
@@ -136,23 +136,23 @@ def graph_facts(comparison: Comparison) -> list[tuple[str, str]]:
     ]
 
 
-def _look(curve: Curve) -> dict[str, Any]:
+def _look(line: Line) -> dict[str, Any]:
     """Colour, marker and dashes, so that strategies never differ by colour alone; what lies below others is wider."""
-    colour = _colour(curve.k)
-    symbol = _MARKERS[curve.k % len(_MARKERS)]
+    colour = _colour(line.index)
+    symbol = _MARKERS[line.index % len(_MARKERS)]
     return {
         "mode": "lines+markers",
         "cliponaxis": False,
         "line": {
             "color": colour,
             "shape": "hv",
-            "dash": _DASHES[curve.k // len(COLOURS) % len(_DASHES)],
-            "width": 2 + 1.7 * curve.under,
+            "dash": _DASHES[line.index // len(COLOURS) % len(_DASHES)],
+            "width": 2 + 1.7 * line.covered,
         },
         "marker": {
             "color": colour,
-            "symbol": f"{symbol}-open" if curve.under else symbol,
-            "size": 7 + 2.5 * curve.under,
+            "symbol": f"{symbol}-open" if line.covered else symbol,
+            "size": 7 + 2.5 * line.covered,
             "line": {"width": 1.5, "color": colour},
         },
     }
@@ -183,8 +183,8 @@ def _overheads(comparison: Comparison, scale: Scale) -> list[dict[str, Any]]:
         }
     ]
     traces += [
-        _line(curve, [scale.place(overhead_percent(row) or 0.0) for row in curve.rows])
-        for curve in curves(comparison, overhead_percent)
+        _line(line, [scale.place(overhead_percent(row) or 0.0) for row in line.rows])
+        for line in chart_lines(comparison, overhead_percent)
     ]
     return traces + _crosses(comparison, scale)
 
@@ -229,30 +229,30 @@ def _peaks(comparison: Comparison) -> list[dict[str, Any]]:
             "hoverinfo": "skip",
         }
     ]
-    drawn = curves(comparison, lambda row: row.peak_bytes)
-    return traces + [_line(curve, [row.peak_bytes or 0 for row in curve.rows]) for curve in drawn]
+    drawn = chart_lines(comparison, lambda row: row.peak_bytes)
+    return traces + [_line(line, [row.peak_bytes or 0 for row in line.rows]) for line in drawn]
 
 
-def _line(curve: Curve, heights: Sequence[float]) -> dict[str, Any]:
+def _line(line: Line, heights: Sequence[float]) -> dict[str, Any]:
     return {
         "type": "scatter",
-        "name": label(curve.strategy),
-        "legendgroup": curve.strategy,
-        "legendrank": 2 + curve.k,
-        "x": [row.budget_bytes for row in curve.rows],
+        "name": label(line.strategy),
+        "legendgroup": line.strategy,
+        "legendrank": 2 + line.index,
+        "x": [row.budget_bytes for row in line.rows],
         "y": list(heights),
-        "text": [_hover(row) for row in curve.rows],
+        "text": [_hover(row) for row in line.rows],
         "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
-        **_look(curve),
+        **_look(line),
     }
 
 
 def _hover(row: Row) -> str:
-    more = "" if row.overhead is None else f"{format_percent(row.overhead)} over no-remat"
-    sure = f"<br>{row.proof.value}" + (f" ({row.scope})" if row.scope else "") if row.optimal else ""
-    made = [] if row.peak_bytes is None else [f"peak {format_bytes(row.peak_bytes)}"]
-    made += [format_duration(row.wall_s)] if row.wall_s else []
-    return f"budget {row.budget}: {more}{sure}" + (f"<br>{', '.join(made)}" if made else "")
+    over = "" if row.overhead is None else f"{format_percent(row.overhead)} over no-remat"
+    proof = f"<br>{row.proof.value}" + (f" ({row.scope})" if row.scope else "") if row.optimal else ""
+    facts = [] if row.peak_bytes is None else [f"peak {format_bytes(row.peak_bytes)}"]
+    facts += [format_duration(row.wall_s)] if row.wall_s else []
+    return f"budget {row.budget}: {over}{proof}" + (f"<br>{', '.join(facts)}" if facts else "")
 
 
 def _overhead_layout(scale: Scale) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def curve_page(graph: Graph, rows: Sequence[CurveRow], command: str, *, cdn: boo
         command: The command that makes the page.
         cdn: Whether plotly.js comes from its own network instead of from the file.
     """
-    found = _as_comparison(graph, rows)
+    comparison = _as_comparison(graph, rows)
     note = (
         "The line has steps, because a plan remains valid with more memory, and budgets in between were not solved. No "
         "plan can lie in the grey area: that is proven. Crosses at the top are budgets without a plan."
@@ -38,15 +38,15 @@ def curve_page(graph: Graph, rows: Sequence[CurveRow], command: str, *, cdn: boo
             title=f"Memory budgets for {graph.name or 'graph'}",
             verdict=f"a plan for {solved} of {count(len(rows), 'budget')}",
             good=solved == len(rows) or (None if solved else False),
-            facts=graph_facts(found),
+            facts=graph_facts(comparison),
             sections=[
-                Section("Overhead against budget", note, (overhead_chart(found, "overhead", 460),)),
-                Section("Peak against budget", "How much of its budget each plan uses.", (peak_chart(found),)),
-                Section("All budgets", TABLE_NOTE, table=_table(found, rows)),
+                Section("Overhead against budget", note, (overhead_chart(comparison, "overhead", 460),)),
+                Section("Peak against budget", "How much of its budget each plan uses.", (peak_chart(comparison),)),
+                Section("All budgets", TABLE_NOTE, table=_table(comparison, rows)),
                 *_reasons(rows),
             ],
             command=command,
-            problems=found.contradictions(),
+            problems=comparison.contradictions(),
         ),
         cdn=cdn,
     )

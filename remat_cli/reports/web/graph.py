@@ -108,26 +108,26 @@ def _items(graph: Graph, whole: Block) -> list[dict[str, Any]]:
         items.append({**document, "label": node.id, "late": node.phase in _LATE, "first": i, "end": i + 1})
 
     def add(block: Block) -> int:
-        inside = condensed(graph, block.parts)
-        place = layered(inside)
-        colours = _colours(shades, [node.cost for node in inside.nodes])
+        part_graph = condensed(graph, block.parts)
+        positions = layered(part_graph)
+        colours = _colours(shades, [node.cost for node in part_graph.nodes])
         members = [add(part) if part.parts else part.first for part in block.parts]
         for k, (part, member) in enumerate(zip(block.parts, members, strict=True)):
-            items[member] |= {"x": place.layer[k], "y": place.y[k], "parent": len(items)}
+            items[member] |= {"x": positions.layer[k], "y": positions.y[k], "parent": len(items)}
             if part.parts:
-                items[member] |= {"colour": colours[k], "height": box_height(sum(inside.nodes[k].outputs), most)}
+                items[member] |= {"colour": colours[k], "height": box_height(sum(part_graph.nodes[k].outputs), most)}
             if block is not whole and part.name.startswith(block.name):
                 items[member]["label"] = part.name[len(block.name) :].lstrip("/._") or part.name
-        cost = math.fsum(node.cost for node in inside.nodes)
-        made = sum(sum(node.outputs) for node in inside.nodes)
+        cost = math.fsum(node.cost for node in part_graph.nodes)
+        output_bytes = sum(sum(node.outputs) for node in part_graph.nodes)
         share = share_words(cost, graph.total_cost)
         facts = [
             ("block", count(block.end - block.first, "node")),
             ("cost", cost_words(cost, graph.cost_unit) + (f", {share} of all" if share else "")),
-            ("makes", format_bytes(made)),
+            ("makes", format_bytes(output_bytes)),
         ]
-        named = {"id": block.name, "label": block.name, "op": "", "facts": facts, "parent": -1, "parts": members}
-        items.append({**named, "first": block.first, "end": block.end})
+        item = {"id": block.name, "label": block.name, "op": "", "facts": facts, "parent": -1, "parts": members}
+        items.append({**item, "first": block.first, "end": block.end})
         return len(items) - 1
 
     add(whole)
@@ -138,9 +138,9 @@ def _colours(shades: Shades, costs: Sequence[float]) -> list[tuple[str, str]]:
     """The colour of the box of each cost, and that of the text in it."""
     from plotly.colors import sample_colorscale, sequential
 
-    places = [shades.share(cost) for cost in costs]
-    found = sample_colorscale(sequential.Cividis, places)
-    return [(str(colour), "#000000" if at > LIGHT else "#ffffff") for colour, at in zip(found, places, strict=True)]
+    shares = [shades.share(cost) for cost in costs]
+    colours = sample_colorscale(sequential.Cividis, shares)
+    return [(str(colour), "#000000" if at > LIGHT else "#ffffff") for colour, at in zip(colours, shares, strict=True)]
 
 
 def _layout(graph: Graph, shades: Shades) -> dict[str, Any]:

@@ -30,41 +30,41 @@ HATCHING = {"fgcolor": INK, "fgopacity": 0.45, "size": 6, "solidity": 0.2}
 
 def lifetimes_section(report: Report, plan: Plan) -> tuple[Section, list[dict[str, Any]]]:
     """The section with the chart ``bands``, and the nodes with their lifetimes for its script."""
-    graph, seen = report.graph, bands(report.graph, plan.statements)
+    graph, stack = report.graph, bands(report.graph, plan.statements)
     note = (
         "Each band is one value in memory, from the statement that allocates it to the one that frees it; its height "
         "is its size. When a band ends, those above it sink. Click a band, search, or click a name in a table to pin "
         "it."
     )
-    if left := len(seen.lifetimes) - len(seen.drawn):
-        note += f" The {len(seen.drawn):,} largest have bands; {count(left, 'other')} are in layers on top."
+    if others := len(stack.lifetimes) - len(stack.drawn):
+        note += f" The {len(stack.drawn):,} largest have bands; {count(others, 'other')} are in layers on top."
     words = (
-        f"{count(len(seen.lifetimes), 'lifetime')} of {count(len(graph.size), 'value')} over "
+        f"{count(len(stack.lifetimes), 'lifetime')} of {count(len(graph.size), 'value')} over "
         f"{count(len(plan.statements), 'statement')}; the table below has the largest."
     )
     chart = Chart(
         "bands",
-        list(_traces(report, seen)),
+        list(_traces(report, stack)),
         _layout(len(plan.statements)),
         460,
         words,
-        numbers=_table(graph, seen),
+        numbers=_table(graph, stack),
         numbers_title="The largest lifetimes in numbers",
     )
     documents = node_documents(graph)
     for document in documents:
         document["values"] = []
     by_value: dict[int, list[Lifetime]] = {}
-    for life in seen.lifetimes:
+    for life in stack.lifetimes:
         by_value.setdefault(life.value, []).append(life)
     for value, node in enumerate(graph.producer):
-        lived = [(life.first, life.end, _ANEW.get(life.kind, "")) for life in by_value.get(value, [])]
-        documents[node]["values"].append((graph.value_name(value), format_bytes(graph.size[value]), lived))
+        intervals = [(life.first, life.end, _ANEW.get(life.kind, "")) for life in by_value.get(value, [])]
+        documents[node]["values"].append((graph.value_name(value), format_bytes(graph.size[value]), intervals))
     search = "Find a value or an operation"
     return Section("Lifetimes of values", note, (chart,), search=search), documents
 
 
-def _traces(report: Report, seen: Bands) -> Iterator[dict[str, Any]]:
+def _traces(report: Report, stack: Bands) -> Iterator[dict[str, Any]]:
     graph, profile = report.graph, report.replay.profile
     end = len(profile)
     if graph.fixed_memory:
@@ -74,32 +74,32 @@ def _traces(report: Report, seen: Bands) -> Iterator[dict[str, Any]]:
             "fill": "tozeroy",
             "legendgroup": Kind.FIXED.value,
         }
-    for kind in dict.fromkeys(band.lifetime.kind for band in seen.drawn):
+    for kind in dict.fromkeys(band.lifetime.kind for band in stack.drawn):
         # The legend entry of all bands of its kind.
         yield {**_area([None], [None], kind), "name": kind.value, "legendgroup": kind.value, "fill": "toself"}
-    for band in seen.drawn:
+    for band in stack.drawn:
         life = band.lifetime
         low = graph.size[life.value] * _THINNEST < report.replay.peak_bytes
         narrow = (life.end - life.first) * _THINNEST < end
         yield _polygon(graph, band, 0.0 if low or narrow else 0.6)
-    yield from _rest(report, seen)
+    yield from _rest(report, stack)
 
 
-def _rest(report: Report, seen: Bands) -> Iterator[dict[str, Any]]:
+def _rest(report: Report, stack: Bands) -> Iterator[dict[str, Any]]:
     """What has no band: smaller values by kind, and workspace, on top of the bands."""
     profile = report.replay.profile
     # Of many statements, those with the most memory in use among their neighbours.
     each = max(1, -(-len(profile) // _MOMENTS))
-    chosen = [
+    statements = [
         max(range(first, min(first + each, len(profile))), key=profile.__getitem__)
         for first in range(0, len(profile), each)
     ]
     x = [*range(0, len(profile), each), len(profile)]
-    level = [seen.tops[at] for at in chosen]
-    layers = [(kind, [amounts[at] for at in chosen]) for kind, amounts in seen.rest.items()]
-    small = [sum(amounts[k] for _, amounts in layers) for k in range(len(chosen))]
-    layers.append((Kind.WORKSPACE, [profile[at] - level[k] - small[k] for k, at in enumerate(chosen)]))
-    banded = {band.lifetime.kind for band in seen.drawn}
+    level = [stack.tops[at] for at in statements]
+    layers = [(kind, [amounts[at] for at in statements]) for kind, amounts in stack.rest.items()]
+    small = [sum(amounts[k] for _, amounts in layers) for k in range(len(statements))]
+    layers.append((Kind.WORKSPACE, [profile[at] - level[k] - small[k] for k, at in enumerate(statements)]))
+    banded = {band.lifetime.kind for band in stack.drawn}
     base = {"type": "scatter", "mode": "lines", "x": x, "hoverinfo": "skip", "legendgroup": "rest"}
     line = {"width": 0, "shape": "hv"}
     yield {**base, "y": [*level, *level[-1:]], "line": line, "showlegend": False}
@@ -164,9 +164,9 @@ def _layout(end: int) -> dict[str, Any]:
     }
 
 
-def _table(graph: Graph, seen: Bands) -> Table[Lifetime]:
+def _table(graph: Graph, stack: Bands) -> Table[Lifetime]:
     """The largest lifetimes, by allocation."""
-    largest = sorted(seen.lifetimes, key=lambda life: (-graph.size[life.value], life.first - life.end))[:_ROWS]
+    largest = sorted(stack.lifetimes, key=lambda life: (-graph.size[life.value], life.first - life.end))[:_ROWS]
     columns: list[Column[Lifetime]] = [
         Column("value", lambda life: graph.value_name(life.value), numeric=False),
         Column("kind", lambda life: life.kind.value, numeric=False),

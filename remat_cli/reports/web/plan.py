@@ -99,14 +99,14 @@ def _bound(report: Report) -> str:
 
 def _solve_command(plan: Plan) -> str:
     """The command that makes such a plan from its graph, as far as the plan records it."""
-    told = plan.provenance
-    if "remat" not in told:
+    provenance = plan.provenance
+    if "remat" not in provenance:
         return "not recorded in the plan"
     command = ["remat", "solve", f"{plan.graph.name or 'graph'}.json"]
-    if told.get("minimize"):
-        command += ["--minimize", str(told["minimize"])]
+    if provenance.get("minimize"):
+        command += ["--minimize", str(provenance["minimize"])]
     else:
-        command += ["--budget", str(told.get("budget") or "none")]
+        command += ["--budget", str(provenance.get("budget") or "none")]
     for key, option, usual in (
         ("strategy", "--strategy", "auto"),
         ("solver", "--solver", "highs"),
@@ -115,13 +115,13 @@ def _solve_command(plan: Plan) -> str:
         ("seed", "--seed", 0),
         ("time_limit_s", "--time-limit", None),
     ):
-        if (said := told.get(key, usual)) != usual and said is not None:
-            command += [option, f"{said:g}s" if key == "time_limit_s" and isinstance(said, float) else str(said)]
-    if told.get("reorder"):
+        if (value := provenance.get(key, usual)) != usual and value is not None:
+            command += [option, f"{value:g}s" if key == "time_limit_s" and isinstance(value, float) else str(value)]
+    if provenance.get("reorder"):
         command.append("--reorder")
     if plan.host is not None:
         command += _host_options(plan.host)
-    return f"{shlex.join(command)}  (remat {told['remat']})"
+    return f"{shlex.join(command)}  (remat {provenance['remat']})"
 
 
 def _host_options(host: Host) -> list[str]:
@@ -143,26 +143,26 @@ def _rate(bytes_per_s: float) -> str:
 def _timeline(report: Report, plan: Plan) -> list[Section]:
     if not report.replay.profile:
         return [Section("Memory over time", "The plan is empty.")]
-    seen = occupancy(report.graph, plan.statements, report.replay.profile)
+    usage = occupancy(report.graph, plan.statements, report.replay.profile)
     note = "Memory in use at every statement. Point at the drawing to see the largest values; drag to zoom in."
-    if seen.each > 1:
+    if usage.each > 1:
         note += (
-            f" Of every {seen.each} neighbouring statements, the drawing shows the one with the most memory in use: "
-            f"{len(seen.moments):,} of {seen.statements:,}."
+            f" Of every {usage.each} neighbouring statements, the drawing shows the one with the most memory in use: "
+            f"{len(usage.moments):,} of {usage.statements:,}."
         )
     node = "" if report.peak_node is None else f" ({report.peak_node})"
     described = (
-        f"Memory over {seen.statements:,} statements: {words.peak_words(report)} at statement "
+        f"Memory over {usage.statements:,} statements: {words.peak_words(report)} at statement "
         f"{report.replay.peak_statement or 0:,}{node}; no-remat peak {format_bytes(report.no_remat_peak_bytes)}, fixed "
         f"memory {format_bytes(report.graph.fixed_memory)}. The table below has more numbers."
     )
     chart = Chart(
         "timeline",
-        _timeline_traces(report, seen),
+        _timeline_traces(report, usage),
         _timeline_layout(report),
         520,
         described,
-        numbers=_timeline_table(report, seen),
+        numbers=_timeline_table(report, usage),
         numbers_title="Memory over time in numbers",
     )
     return [Section("Memory over time", note, (chart,)), Section("Why the peak is here", _why(report, plan))]
@@ -172,12 +172,12 @@ def _why(report: Report, plan: Plan) -> str:
     return why_peak(report, plan.statements, _WORDS).removeprefix("Why: ")
 
 
-def _timeline_traces(report: Report, seen: Occupancy) -> list[dict[str, Any]]:
+def _timeline_traces(report: Report, usage: Occupancy) -> list[dict[str, Any]]:
     # A moment lasts until the next one begins, and the last one until the end.
-    begins = [*(moment.first for moment in seen.moments), seen.statements]
-    moments = [*seen.moments, seen.moments[-1]]
+    begins = [*(moment.first for moment in usage.moments), usage.statements]
+    moments = [*usage.moments, usage.moments[-1]]
     traces: list[dict[str, Any]] = []
-    for kind in seen.kinds():
+    for kind in usage.kinds():
         traces.append(
             {
                 "type": "scatter",
@@ -212,24 +212,24 @@ def _timeline_traces(report: Report, seen: Occupancy) -> list[dict[str, Any]]:
             "type": "scatter",
             "name": "pointed at",
             # In the middle of each statement, so that the nearest one is the one pointed at; rounded it is its number.
-            "x": [moment.first + 0.49 for moment in seen.moments],
-            "y": [sum(moment.bytes.values()) for moment in seen.moments],
+            "x": [moment.first + 0.49 for moment in usage.moments],
+            "y": [sum(moment.bytes.values()) for moment in usage.moments],
             "mode": "markers",
             "marker": {"opacity": 0},
             "showlegend": False,
             "xhoverformat": ".0f",
-            "text": [_hover(report, moment) for moment in seen.moments],
+            "text": [_hover(report, moment) for moment in usage.moments],
             "hovertemplate": "%{text}<extra></extra>",
         }
     )
-    return [*traces, *_levels(report, seen.statements), *_strip(seen)]
+    return [*traces, *_levels(report, usage.statements), *_strip(usage)]
 
 
-def _timeline_table(report: Report, seen: Occupancy) -> Table[Moment]:
+def _timeline_table(report: Report, usage: Occupancy) -> Table[Moment]:
     """Some moments in numbers, evenly apart, and the one at the peak."""
-    chosen = {round(k * (len(seen.moments) - 1) / _MOMENTS) for k in range(_MOMENTS + 1)}
-    chosen.add(max(range(len(seen.moments)), key=lambda k: sum(seen.moments[k].bytes.values())))
-    moments = [seen.moments[k] for k in sorted(chosen)]
+    indices = {round(k * (len(usage.moments) - 1) / _MOMENTS) for k in range(_MOMENTS + 1)}
+    indices.add(max(range(len(usage.moments)), key=lambda k: sum(usage.moments[k].bytes.values())))
+    moments = [usage.moments[k] for k in sorted(indices)]
 
     def of_kind(kind: Kind) -> Column[Moment]:
         return Column(kind.value, lambda moment: moment.bytes.get(kind, 0), words.size_column)
@@ -239,7 +239,7 @@ def _timeline_table(report: Report, seen: Occupancy) -> Table[Moment]:
         Column("statement", attrgetter("statement"), each("{:,}".format), numeric=False),
         Column("node", lambda moment: None if moment.node is None else nodes[moment.node].id, numeric=False),
         Column("in use", lambda moment: sum(moment.bytes.values()), words.size_column),
-        *map(of_kind, seen.kinds()),
+        *map(of_kind, usage.kinds()),
     ]
     return Table(columns, moments)
 
@@ -266,11 +266,11 @@ def _levels(report: Report, end: int) -> list[dict[str, Any]]:
     ]
 
 
-def _strip(seen: Occupancy) -> list[dict[str, Any]]:
+def _strip(usage: Occupancy) -> list[dict[str, Any]]:
     """The kind of each computation, as a strip below the drawing."""
     traces: list[dict[str, Any]] = []
     for kind in Kind:
-        if runs := seen.runs(kind):
+        if runs := usage.runs(kind):
             traces.append(
                 {
                     "type": "bar",
@@ -364,20 +364,22 @@ def _recomputed(report: Report) -> list[Section]:
 def matrices(plan: Plan) -> Section:
     """R and S side by side; a sentence for a plan without stages."""
     title = "The matrices R and S"
-    drawn = raster(plan)
-    if drawn is None:
+    bitmap = raster(plan)
+    if bitmap is None:
         return Section(title, "This plan has no stages: its first computations are not in the order of its graph.")
     note = (
         "The plan as the literature writes it, with a row for each stage, which ends with the first computation of one "
         "node: R shows the nodes that are computed in a stage, S those whose values are kept from the stage before."
     )
-    if drawn.each > 1:
-        note += f" Each cell stands for {drawn.each} nodes in {drawn.each} stages, and is filled if any of them is."
-    again, kept = int((drawn.computed == AGAIN).sum()), int(drawn.kept.sum())
-    rows, columns = drawn.computed.shape
+    if bitmap.each > 1:
+        note += f" Each cell stands for {bitmap.each} nodes in {bitmap.each} stages, and is filled if any of them is."
+    again, kept = int((bitmap.computed == AGAIN).sum()), int(bitmap.kept.sum())
+    rows, columns = bitmap.computed.shape
     size = f"{rows} stages by {columns} columns of nodes"
     charts = tuple(
-        Chart(f"matrix-{which.lower()}", [_heatmap(plan, drawn, which)], _matrix_layout(name, drawn), 470, words, True)
+        Chart(
+            f"matrix-{which.lower()}", [_heatmap(plan, bitmap, which)], _matrix_layout(name, bitmap), 470, words, True
+        )
         for which, name, words in (
             ("R", "R: computed", f"Matrix R, {size}: {again:,} cells are computed again."),
             ("S", "S: kept", f"Matrix S, {size}: {kept:,} cells are kept."),
@@ -386,8 +388,8 @@ def matrices(plan: Plan) -> Section:
     return Section(title, note, charts)
 
 
-def _heatmap(plan: Plan, drawn: Raster, which: str) -> dict[str, Any]:
-    cells = drawn.computed if which == "R" else drawn.kept
+def _heatmap(plan: Plan, bitmap: Raster, which: str) -> dict[str, Any]:
+    cells = bitmap.computed if which == "R" else bitmap.kept
     first, again, kept = KINDS[Kind.FORWARD], KINDS[Kind.RECOMPUTED], KINDS[Kind.UPDATE]
     colours = [PAPER, first, again] if which == "R" else [PAPER, kept]
     words = ["not", "first time", "again"] if which == "R" else ["not", "kept"]
@@ -397,8 +399,8 @@ def _heatmap(plan: Plan, drawn: Raster, which: str) -> dict[str, Any]:
         "type": "heatmap",
         "z": cells,
         # Names instead of numbers, so that pointing at a cell shows them; the layout sets the ticks.
-        "x": [_cell_name(plan, k, drawn.each) for k in range(columns)],
-        "y": [_cell_name(plan, k, drawn.each, "stage ") for k in range(rows)],
+        "x": [_cell_name(plan, k, bitmap.each) for k in range(columns)],
+        "y": [_cell_name(plan, k, bitmap.each, "stage ") for k in range(rows)],
         "zmin": -0.5,
         "zmax": number - 0.5,
         "colorscale": [[(k + end) / number, colours[k]] for k in range(number) for end in (0, 1)],
@@ -427,15 +429,15 @@ def _cell_name(plan: Plan, k: int, each: int, what: str = "") -> str:
     return f"{what}{first} to {last}: {label(nodes[first].id, 30)} to {label(nodes[last].id, 30)}"
 
 
-def _matrix_layout(title: str, drawn: Raster) -> dict[str, Any]:
-    rows = drawn.computed.shape[0]
+def _matrix_layout(title: str, bitmap: Raster) -> dict[str, Any]:
+    rows = bitmap.computed.shape[0]
     step = next(k * 10**power for power in range(9) for k in (1, 2, 5) if rows <= 8 * k * 10**power)
     marks = list(range(0, rows, step))
     ticks = {
         "type": "category",
         "tickmode": "array",
         "tickvals": marks,
-        "ticktext": [str(k * drawn.each) for k in marks],
+        "ticktext": [str(k * bitmap.each) for k in marks],
     }
     return {
         "margin": {"l": 50, "r": 8, "t": 60, "b": 40},

@@ -1,4 +1,4 @@
-"""The three queues of a plan with a host over time, on its page: what runs beside what, and who waits."""
+"""The three queues of a plan with a host over time, on its page: what runs at the same time, and what waits."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def _joined(bars: Sequence[_Bar], each: int) -> list[_Bar]:
 
 def _kind(graph: Graph, node: int, seen: set[int]) -> str:
     phase = graph.nodes[node].phase
-    made = Kind.PLAIN if phase is None else Kind(phase.value)
-    return (Kind.RECOMPUTED if node in seen else made).value
+    first = Kind.PLAIN if phase is None else Kind(phase.value)
+    return (Kind.RECOMPUTED if node in seen else first).value
 
 
 def _waits(report: Report, plan: Plan, timing: Timing) -> list[_Bar]:
@@ -132,20 +132,20 @@ def _traces(lanes: dict[Queue, list[_Bar]], waits: list[_Bar], factor: float) ->
     traces = []
     rows = [(queue, bar) for queue, bars in lanes.items() for bar in bars] + [(Queue.COMPUTE, bar) for bar in waits]
     for kind in dict.fromkeys(bar.kind for _, bar in rows):
-        own = [(queue, bar) for queue, bar in rows if bar.kind == kind]
+        same_kind = [(queue, bar) for queue, bar in rows if bar.kind == kind]
         pattern = {"pattern": {"shape": shapes[kind], "bgcolor": colours[kind], **HATCHING}} if kind in shapes else {}
         traces.append(
             {
                 "type": "bar",
                 "name": names.get(kind, kind),
                 "orientation": "h",
-                "base": [bar.start / factor for _, bar in own],
-                "x": [(bar.end - bar.start) / factor for _, bar in own],
-                "y": [_LANES[queue] for queue, _ in own],
+                "base": [bar.start / factor for _, bar in same_kind],
+                "x": [(bar.end - bar.start) / factor for _, bar in same_kind],
+                "y": [_LANES[queue] for queue, _ in same_kind],
                 "width": 0.5 if kind == _WAITS else 0.8,
                 "yaxis": "y2",
                 "marker": {"color": colours[kind], "line": {"width": 0}, **pattern},
-                "text": [bar.words for _, bar in own],
+                "text": [bar.words for _, bar in same_kind],
                 "textposition": "none",
                 "hovertemplate": "%{text}<extra></extra>",
             }
@@ -221,8 +221,8 @@ def _table(report: Report, plan: Plan, timing: Timing) -> Table[tuple[int, Span]
             copies.append((value_of[statement.register], span))
     largest = sorted(copies, key=lambda copy: (-graph.size[copy[0]], copy[1].start))[:_ROWS]
     rows: list[tuple[int, Span] | str] = [*sorted(largest, key=lambda copy: copy[1].start)]
-    if (left := len(copies) - len(largest)) > 0:
-        rows.append(f"and {count(left, 'smaller copy', 'smaller copies')}")
+    if (others := len(copies) - len(largest)) > 0:
+        rows.append(f"and {count(others, 'smaller copy', 'smaller copies')}")
 
     def column(title: str, value: Callable[[int, Span], Any], format: Format, *, numeric: bool = True) -> Column[Any]:
         """A column of copies, which is empty in the row that counts the others."""

@@ -1,4 +1,4 @@
-"""The page of what memory and links are worth: times against budgets for each link, and their slopes."""
+"""The page of the time that more memory and faster links save: times against budgets for each link, and slopes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def worth_page(worth: Worth, command: str, *, cdn: bool = False) -> str:
     """The page of ``worth`` as HTML.
 
     Args:
-        worth: What is worth what.
+        worth: The times of plans for every link and budget.
         command: The command that makes the page.
         cdn: Whether plotly.js comes from its own network instead of from the file.
     """
@@ -76,7 +76,7 @@ def _as_comparison(worth: Worth, link: int) -> Comparison:
 def _slopes(worth: Worth) -> Chart:
     traces = []
     for at, (name, _) in enumerate(worth.links):
-        known = [
+        points = [
             (amount, text, slope)
             for place, (text, amount) in enumerate(worth.budgets)
             if (slope := worth.memory(at, place)) is not None
@@ -87,16 +87,16 @@ def _slopes(worth: Worth) -> Chart:
                 "type": "scatter",
                 "name": label(name),
                 "mode": "lines+markers",
-                "x": [amount for amount, _, _ in known],
-                "y": [slope.found for _, _, slope in known],
+                "x": [amount for amount, _, _ in points],
+                "y": [slope.found for _, _, slope in points],
                 "error_y": {
                     "type": "data",
                     "symmetric": False,
-                    "array": [max(0.0, slope.most - slope.found) for _, _, slope in known],
-                    "arrayminus": [max(0.0, slope.found - slope.least) for _, _, slope in known],
+                    "array": [max(0.0, slope.most - slope.found) for _, _, slope in points],
+                    "arrayminus": [max(0.0, slope.found - slope.least) for _, _, slope in points],
                 },
                 "line": {"color": INK if colour == "#000000" else colour, "width": 2, "shape": "hv"},
-                "text": [label(text) for _, text, _ in known],
+                "text": [label(text) for _, text, _ in points],
                 "hovertemplate": "budget %{text}: %{y:.4g}<extra>%{fullData.name}</extra>",
             }
         )
