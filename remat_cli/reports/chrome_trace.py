@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from remat_cli.graph.model import Node
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Allocate, Compute, Offload, Plan, Prefetch
 from remat_cli.plan.queues import Queue, Timing
@@ -60,11 +61,9 @@ def _events(report: Report, plan: Plan, second: float) -> Iterator[dict[str, Any
         if isinstance(statement, Compute):
             node = graph.nodes[statement.node]
             times[statement.node] += 1
-            kind = "recomputed" if times[statement.node] > 1 else node.phase.value if node.phase else "computed"
-            arguments = {"cost": node.cost, "op": node.op, "statement": at, "time": times[statement.node]}
-            lasts = max(_LEAST_US, node.cost / second * 1e6)
-            yield {"ph": "X", "name": node.id, "cat": kind, "ts": now, "dur": lasts, "args": arguments, **_PROCESS}
-            now += lasts
+            duration = max(_LEAST_US, node.cost / second * 1e6)
+            yield {**_computation(node, at, times[statement.node]), "ts": now, "dur": duration, **_PROCESS}
+            now += duration
             yield _memory(now, used - node.workspace)
 
 
@@ -79,33 +78,28 @@ def _timed_events(report: Report, plan: Plan, timing: Timing, second: float) -> 
     times = [0] * len(graph.nodes)
     for span in timing.spans:
         statement, start = plan.statements[span.statement], span.start / second * 1e6
-        arguments: dict[str, Any] = {"statement": span.statement}
         if isinstance(statement, Compute):
-            node = graph.nodes[statement.node]
             times[statement.node] += 1
-            name = node.id
-            kind = "recomputed" if times[statement.node] > 1 else node.phase.value if node.phase else "computed"
-            arguments |= {"cost": node.cost, "op": node.op, "time": times[statement.node]}
+            event = _computation(graph.nodes[statement.node], span.statement, times[statement.node])
             yield _memory(start, report.replay.profile[span.statement])
             if report.replay.host_profile:
                 used = {"bytes": report.replay.host_profile[span.statement]}
                 yield {"ph": "C", "name": "host memory in use", "ts": start, "args": used, **_PROCESS}
         elif isinstance(statement, Offload | Prefetch):
             value = value_of[statement.register]
-            name, kind = graph.value_name(value), span.queue.value
-            arguments |= {"bytes": graph.size[value]}
+            event = {"ph": "X", "name": graph.value_name(value), "cat": span.queue.value}
+            event["args"] = {"statement": span.statement, "bytes": graph.size[value]}
         else:
             raise AssertionError(f"statement {span.statement} takes no time")
-        lasts = max(_LEAST_US, (span.end - span.start) / second * 1e6)
-        yield {
-            "ph": "X",
-            "name": name,
-            "cat": kind,
-            "ts": start,
-            "dur": lasts,
-            "args": arguments,
-            **threads[span.queue],
-        }
+        duration = max(_LEAST_US, (span.end - span.start) / second * 1e6)
+        yield {**event, "ts": start, "dur": duration, **threads[span.queue]}
+
+
+def _computation(node: Node, statement: int, time: int) -> dict[str, Any]:
+    """The ``time``-th computation of a node, without its place in the trace."""
+    kind = "recomputed" if time > 1 else node.phase.value if node.phase else "computed"
+    arguments = {"cost": node.cost, "op": node.op, "statement": statement, "time": time}
+    return {"ph": "X", "name": node.id, "cat": kind, "args": arguments}
 
 
 def _memory(now: float, used: int) -> dict[str, Any]:

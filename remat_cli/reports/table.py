@@ -153,7 +153,7 @@ class Table(Generic[Row]):
         above = len(names) - len(self.rows)
         columns = self.columns[1:]
         widths = [
-            0 if column.wraps else max(column.least_width, *map(cell_len, texts))
+            0 if column.wraps else max([column.least_width, *map(cell_len, texts)])
             for column, texts in zip(columns, others, strict=True)
         ]
         room = style.columns - indent - sum(width + gap for width in widths)
@@ -163,12 +163,15 @@ class Table(Generic[Row]):
         room = style.columns if self._wraps else min(room - (bar + 2 if bar else 0), longest_name or style.columns)
 
         grid = RichTable.grid(padding=(0, gap, 0, 0), pad_edge=False)
-        grid.add_column(no_wrap=True)
+        grid.add_column(no_wrap=True, overflow="fold")
         for column, width in zip(columns, widths, strict=False):  # those for which there is space
-            if column.wraps:
-                grid.add_column(ratio=1, overflow="fold")
-            else:
-                grid.add_column(justify="right" if column.numeric else "left", no_wrap=True, min_width=width)
+            grid.add_column(
+                justify="right" if column.numeric else "left",
+                no_wrap=not column.wraps,
+                overflow="fold",  # rich's own ellipsis is no ASCII
+                min_width=None if self._wraps else width,
+                ratio=1 if column.wraps else None,
+            )
         looks = [["bold"] * above + [column.look(row) for row in self.rows] for column in self.columns]
         shares = [*[0.0] * above, *self.shares()]
         for k, name in enumerate(names):

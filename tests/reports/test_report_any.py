@@ -24,10 +24,14 @@ from remat_cli.control import Ending, Outcome
 from remat_cli.graph.model import Graph, Node
 from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import Checked, check
+from remat_cli.plan.difference import compare_plans
+from remat_cli.plan.explanation import explain
 from remat_cli.plan.model import Plan
 from remat_cli.reports.bars import Mark, ruler
 from remat_cli.reports.ci import checks_junit, plan_github
+from remat_cli.reports.diff import diff_text
 from remat_cli.reports.documents import report_document, report_json
+from remat_cli.reports.explanation import explanation_text
 from remat_cli.reports.graph import graph_summary_json, graph_text
 from remat_cli.reports.plan import plan_text
 from remat_cli.reports.style import Style
@@ -132,9 +136,13 @@ def test_odd_cost_units(unit: str, width: int) -> None:
     graph = dataclasses.replace(training_chain(), cost_unit=unit)
     plan = plan_of(graph, checkpointed(), 10**10)
     style = Style(width, False, True)
-    assert_fits(plan_show(check(plan), plan, style), style)
-    assert_fits(plan_text(check(plan), style), style)
+    report = check(plan)
+    assert_fits(plan_show(report, plan, style), style)
+    assert_fits(plan_text(report, style), style)
     assert_fits(graph_text(summarize(graph), style), style)
+    assert_fits(explanation_text(explain(plan, report, 1), style), style)
+    kept = check(plan_of(graph, range(25), None))
+    assert_fits(diff_text(compare_plans(kept, report), (), style), style)
 
 
 def test_markup_in_ids_is_only_text() -> None:

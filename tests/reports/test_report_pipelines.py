@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from fractions import Fraction
 from xml.etree import ElementTree
 
 import jsonschema
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_cases import STYLES, checkpointed, plan_of, plans, training_chain
+from report_cases import STYLES, plans
 from test_report_any import assert_fits
 
 from remat_cli.errors import Problem
@@ -28,7 +26,6 @@ from remat_cli.reports.explanation import explanation_document, explanation_text
 from remat_cli.reports.style import Style
 
 NAMES = st.sampled_from(["a.plan.json", "plans/" + "x" * 200, "[red]ü[/red]", "\x1b[31mbell\x07", "-"])
-ODD_UNITS = ["", "\x1b[31m", "a very long unit of cost that nobody would think of", "数" * 50]
 
 
 def _object(required: list[str], **properties: object) -> dict[str, object]:
@@ -132,14 +129,3 @@ def test_explanations(plan: Plan, style: Style, data: st.DataObject) -> None:
     document = json.loads(document_json(explanation_document(told)))
     jsonschema.Draft202012Validator(load_schema("explanation")).validate(document)
     assert [len(document[kind]) for kind in ("keep", "drop")] == [len(told.keep), len(told.drop)]
-
-
-@pytest.mark.parametrize("unit", ODD_UNITS)
-@pytest.mark.parametrize("width", [40, 80])
-def test_odd_cost_units(unit: str, width: int) -> None:
-    graph = dataclasses.replace(training_chain(), cost_unit=unit)
-    report = check(plan := plan_of(graph, checkpointed(), 10**10))
-    style = Style(width, False, True)
-    assert_fits(explanation_text(explain(plan, report, 1), style), style)
-    kept = check(plan_of(graph, range(25), None))
-    assert_fits(diff_text(compare_plans(kept, report), (), style), style)

@@ -8,6 +8,10 @@ from operator import itemgetter
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_cases import STYLES
+from test_report_any import assert_fits
 
 from remat_cli.reports.style import Style, render
 from remat_cli.reports.table import Column, Table, each, text_columns
@@ -57,6 +61,37 @@ def test_a_column_that_wraps_cuts_nothing() -> None:
     text = lines(40, Table(columns, [(name, words)]))
     assert " ".join(text).split() == ["name", "why", *name.split(), *words.split()]
     assert max(map(len, text)) <= 40
+
+
+CELLS = st.none() | st.text(max_size=60)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    width=st.integers(1, 6),
+    data=st.data(),
+    style=STYLES,
+    head=st.booleans(),
+    bars=st.booleans(),
+    layout=st.sampled_from([{}, {"indent": 0, "gap": 1, "longest_name": 25}]),
+)
+def test_any_table_fits_its_width(
+    width: int, data: st.DataObject, style: Style, head: bool, bars: bool, layout: dict[str, int]
+) -> None:
+    wraps = data.draw(st.booleans())
+    rows = data.draw(st.lists(st.tuples(*[CELLS] * width), max_size=4))
+    columns: list[Column[Any]] = [
+        Column(
+            data.draw(st.text(max_size=30)),
+            itemgetter(k),
+            numeric=data.draw(st.booleans()),
+            unit=data.draw(st.sampled_from(["", "times"])),
+            wraps=wraps and k == width - 1,
+        )
+        for k in range(width)
+    ]
+    table = Table(columns, rows, share=(lambda row: len(row) / 9) if bars and not wraps else None)
+    assert_fits(render(style, table.text(style, head=head, **layout)) or "\n", style)
 
 
 def test_looks_are_of_cells_and_headings_are_bold() -> None:

@@ -13,7 +13,7 @@ from remat_cli.plan.occupancy import Band, Bands, Kind, Lifetime, bands
 from remat_cli.reports.palette import KINDS, PATTERNS
 from remat_cli.reports.table import Column, Table, each
 from remat_cli.reports.web.graph import node_documents
-from remat_cli.reports.web.page import INK, PAPER, Chart, Section, label
+from remat_cli.reports.web.page import PAPER, Chart, Section, hatching, label
 from remat_cli.reports.words import count, size_column
 from remat_cli.units import format_bytes
 
@@ -25,7 +25,6 @@ _MOMENTS = 2000
 """More are closer together than the pixels of a chart."""
 _ANEW = {Kind.RECOMPUTED: "recomputed", Kind.FETCHED: "from the host"}
 """Words for instances that are not the first of their value."""
-HATCHING = {"fgcolor": INK, "fgopacity": 0.45, "size": 6, "solidity": 0.2}
 
 
 def lifetimes_section(report: Report, plan: Plan) -> tuple[Section, list[dict[str, Any]]]:
@@ -112,7 +111,6 @@ def _rest(report: Report, stack: Bands) -> Iterator[dict[str, Any]]:
 
 
 def _area(x: list[Any], y: list[Any], kind: Kind, edge: float = 0.6) -> dict[str, Any]:
-    pattern = {"fillpattern": {"shape": PATTERNS[kind], "bgcolor": KINDS[kind], **HATCHING}} if kind in PATTERNS else {}
     return {
         "type": "scatter",
         "x": x,
@@ -121,7 +119,7 @@ def _area(x: list[Any], y: list[Any], kind: Kind, edge: float = 0.6) -> dict[str
         "line": {"width": edge, "color": PAPER},
         "fillcolor": KINDS[kind],
         "hoverinfo": "skip",
-        **pattern,
+        "fillpattern": hatching(PATTERNS.get(kind, ""), KINDS[kind]),
     }
 
 

@@ -142,6 +142,13 @@ def label(text: str, most: int = 60) -> str:
     return escape(text if len(text) <= most else f"{text[:half]}…{text[-half:]}", quote=False)
 
 
+def hatching(shape: str, colour: str) -> dict[str, Any]:
+    """Plotly's pattern of lines on ``colour``, for print without colours; no pattern without a shape."""
+    if not shape:
+        return {}
+    return {"shape": shape, "bgcolor": colour, "fgcolor": INK, "fgopacity": 0.45, "size": 6, "solidity": 0.2}
+
+
 def _checked(chart: Chart) -> dict[str, Any]:
     """The chart as JSON values, checked against plotly's schema."""
     checked = {"id": chart.id, "square": chart.square, **_figure(chart.traces, chart.layout)}

@@ -20,8 +20,8 @@ from remat_cli.reports.plan import peak_table, recomputed_table, recomputed_word
 from remat_cli.reports.style import Style
 from remat_cli.reports.table import Column, Table, each
 from remat_cli.reports.timeline import why_peak
-from remat_cli.reports.web.lifetimes import HATCHING, lifetimes_section
-from remat_cli.reports.web.page import INK, PAPER, Chart, Page, Section, label, render_page
+from remat_cli.reports.web.lifetimes import lifetimes_section
+from remat_cli.reports.web.page import INK, PAPER, Chart, Page, Section, hatching, label, render_page
 from remat_cli.reports.web.queues import queues_section
 from remat_cli.units import format_bytes
 
@@ -189,11 +189,7 @@ def _timeline_traces(report: Report, usage: Occupancy) -> list[dict[str, Any]]:
                 "line": {"width": 0, "shape": "hv", "color": KINDS[kind]},
                 "fillcolor": KINDS[kind],
                 "hoverinfo": "skip",
-                **(
-                    {"fillpattern": {"shape": PATTERNS[kind], "bgcolor": KINDS[kind], **HATCHING}}
-                    if kind in PATTERNS
-                    else {}
-                ),
+                "fillpattern": hatching(PATTERNS.get(kind, ""), KINDS[kind]),
             }
         )
     traces.append(

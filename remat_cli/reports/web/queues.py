@@ -14,8 +14,7 @@ from remat_cli.plan.occupancy import Kind
 from remat_cli.plan.queues import Queue, Span, Timing
 from remat_cli.reports.palette import BUDGET, KINDS, PATTERNS
 from remat_cli.reports.table import Column, Format, Table, each
-from remat_cli.reports.web.lifetimes import HATCHING
-from remat_cli.reports.web.page import INK, Chart, Section, label
+from remat_cli.reports.web.page import INK, Chart, Section, hatching, label
 from remat_cli.reports.words import cost_words, count, critical_words, queue_words, size_column, stall_words
 from remat_cli.units import format_bytes, format_percent, time_scale
 
@@ -92,17 +91,17 @@ def _bars(report: Report, plan: Plan, timing: Timing, queue: Queue) -> list[_Bar
 
 
 def _joined(bars: Sequence[_Bar], each: int) -> list[_Bar]:
-    found: list[_Bar] = []
+    joined: list[_Bar] = []
     counts: list[int] = []
     for bar in bars:
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         if last is not None and last.kind == bar.kind and counts[-1] < 2 * each and bar.start - last.end <= 0:
             counts[-1] += 1
-            found[-1] = _Bar(bar.kind, last.start, bar.end, f"{counts[-1]:,} operations")
+            joined[-1] = _Bar(bar.kind, last.start, bar.end, f"{counts[-1]:,} operations")
         else:
-            found.append(bar)
+            joined.append(bar)
             counts.append(1)
-    return found
+    return joined
 
 
 def _kind(graph: Graph, node: int, seen: set[int]) -> str:
@@ -133,7 +132,6 @@ def _traces(lanes: dict[Queue, list[_Bar]], waits: list[_Bar], factor: float) ->
     rows = [(queue, bar) for queue, bars in lanes.items() for bar in bars] + [(Queue.COMPUTE, bar) for bar in waits]
     for kind in dict.fromkeys(bar.kind for _, bar in rows):
         same_kind = [(queue, bar) for queue, bar in rows if bar.kind == kind]
-        pattern = {"pattern": {"shape": shapes[kind], "bgcolor": colours[kind], **HATCHING}} if kind in shapes else {}
         traces.append(
             {
                 "type": "bar",
@@ -144,7 +142,11 @@ def _traces(lanes: dict[Queue, list[_Bar]], waits: list[_Bar], factor: float) ->
                 "y": [_LANES[queue] for queue, _ in same_kind],
                 "width": 0.5 if kind == _WAITS else 0.8,
                 "yaxis": "y2",
-                "marker": {"color": colours[kind], "line": {"width": 0}, **pattern},
+                "marker": {
+                    "color": colours[kind],
+                    "line": {"width": 0},
+                    "pattern": hatching(shapes.get(kind, ""), colours[kind]),
+                },
                 "text": [bar.words for _, bar in same_kind],
                 "textposition": "none",
                 "hovertemplate": "%{text}<extra></extra>",
