@@ -173,8 +173,8 @@ MILP = (
     _one(
         "milp: cover rows without fixed memory",
         "cover rows compare with the whole budget, fixed memory not taken off",
-        "need = beside + working_set(graph, t) - (budget_bytes - graph.fixed_memory)",
-        "need = beside + working_set(graph, t) - budget_bytes",
+        "need = waiting_bytes + working_set(graph, t) - (budget_bytes - graph.fixed_memory)",
+        "need = waiting_bytes + working_set(graph, t) - budget_bytes",
         "milp/test_retention.py",
         "strategies/test_optimal.py",
     ),
@@ -233,8 +233,8 @@ SOLVERS = (
     _one(
         "solvers: bound not scaled back",
         "the bound of a scaled model is taken for one of the model asked about",
-        "bound = _over(found.bound, factor)",
-        "bound = found.bound",
+        "bound = _over(answer.bound, factor)",
+        "bound = answer.bound",
         "solvers/test_solver_properties.py",
         "solvers/test_solver_requests.py",
         "solvers/test_solver_conformance.py",

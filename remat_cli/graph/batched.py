@@ -110,10 +110,10 @@ def _check_alike(one: Graph, low: int, other: Graph, high: int) -> None:
     Raises:
         UsageError: With the first thing in which they differ.
     """
-    found = _difference(one, other)
-    if found is not None:
+    difference = _difference(one, other)
+    if difference is not None:
         raise UsageError(
-            f"the graphs for batches of {low} and {high} are not of one network: {found}",
+            f"the graphs for batches of {low} and {high} are not of one network: {difference}",
             hint="make both from the same model in the same way; some exporters treat a batch of 1 differently",
         )
     fallen = [v for v, (a, b) in enumerate(zip(one.size, other.size, strict=True)) if b < a]
@@ -125,7 +125,7 @@ def _check_alike(one: Graph, low: int, other: Graph, high: int) -> None:
 
 
 def _difference(one: Graph, other: Graph) -> str | None:
-    """The first thing in which two graphs differ, beside name, costs and bytes; None if there is none."""
+    """The first thing in which two graphs differ, apart from name, costs and bytes; None if there is none."""
     if one.cost_unit != other.cost_unit:
         return f"costs are in {one.cost_unit} and {other.cost_unit}"
     if len(one.nodes) != len(other.nodes):

@@ -84,7 +84,7 @@ class Document:
     def _existing(self, pointer: str) -> str:
         """``pointer``, or that of its innermost parent that the document has."""
         inner: Any = self.data
-        found = ""
+        prefix = ""
         for token in pointer.split("/")[1:]:
             key = token.replace("~1", "/").replace("~0", "~")
             if isinstance(inner, dict) and key in inner:
@@ -93,8 +93,8 @@ class Document:
                 inner = inner[int(token)]
             else:
                 break
-            found += f"/{token}"
-        return found
+            prefix += f"/{token}"
+        return prefix
 
     def problem(self, pointer: str, message: str, hint: str = "") -> Problem:
         """A problem at the place that ``pointer`` names, with line and column."""
@@ -236,8 +236,8 @@ def validate(document: Document, name: str, pointer: str = "") -> None:
     schema = inner_schema(name, version)
     from jsonschema import Draft202012Validator  # 0.2 s to import, needed only for documents with errors
 
-    found = complaints(islice(Draft202012Validator(schema).iter_errors(data), MOST_PROBLEMS))
-    problems = [document.problem(pointer + where, message, hint) for where, message, hint in found]
+    violations = complaints(islice(Draft202012Validator(schema).iter_errors(data), MOST_PROBLEMS))
+    problems = [document.problem(pointer + where, message, hint) for where, message, hint in violations]
     problems.sort(key=lambda problem: (problem.line or 0, problem.column or 0))
     if not problems:
         raise AssertionError(f"the two validators disagree about {document.source}")
@@ -306,8 +306,8 @@ def _quick_form(schema: Any, shared: dict[str, Any]) -> Any:
 
 def _header_problem(document: Document, data: Any, name: str, pointer: str) -> Problem | None:
     """The problem of the ``schema`` field, if any. Without a correct field, nothing else can be checked."""
-    known = [f"remat-{name}/{version}" for version in range(1, newest(name) + 1)]
-    expected = known[0]
+    versions = [f"remat-{name}/{version}" for version in range(1, newest(name) + 1)]
+    expected = versions[0]
     place = pointer + "/schema"
     if not isinstance(data, dict):
         return document.problem(pointer, f"is {quote(data)}, expected a {expected} document")
@@ -315,7 +315,7 @@ def _header_problem(document: Document, data: Any, name: str, pointer: str) -> P
         written = f'"schema": "{expected}"' if document.format == "json" else f"schema: {expected}"
         return document.problem(pointer, "no field schema", f"add {written}")
     value = data["schema"]
-    if isinstance(value, str) and value in known:
+    if isinstance(value, str) and value in versions:
         return None
     match = _SCHEMA_FIELD.fullmatch(value) if isinstance(value, str) else None
     if match is None or match[1] not in KINDS:
@@ -325,7 +325,7 @@ def _header_problem(document: Document, data: Any, name: str, pointer: str) -> P
         return document.problem(place, f"this is a {match[1]}, expected a {name}", hint)
     if int(match[2]) > newest(name):
         return document.problem(
-            place, f"{quote(value)} was made by a newer remat", f"this one reads {' and '.join(known)}: upgrade"
+            place, f"{quote(value)} was made by a newer remat", f"this one reads {' and '.join(versions)}: upgrade"
         )
     return document.problem(place, f"is {quote(value)}, a version that does not exist", f'expected "{expected}"')
 

@@ -67,9 +67,9 @@ def condensed(graph: Graph, parts: Sequence[Block]) -> Graph:
         inside = range(part.first, part.end)
         read = {place.get(graph.producer[v], k) for i in inside for v in graph.nodes[i].inputs}
         cost = math.fsum(graph.nodes[i].cost for i in inside)
-        made = sum(sum(graph.nodes[i].outputs) for i in inside)
+        output_bytes = sum(sum(graph.nodes[i].outputs) for i in inside)
         phase = graph.nodes[part.first].phase
-        nodes.append(Node(part.name, cost, tuple(sorted(read - {k})), (made,), phase=phase))
+        nodes.append(Node(part.name, cost, tuple(sorted(read - {k})), (output_bytes,), phase=phase))
     return replace(graph, nodes=tuple(nodes), outputs=())
 
 
@@ -102,12 +102,12 @@ def _by_names(graph: Graph, run: Sequence[int], most: int) -> list[_Stretch]:
             # A name with fewer parts stands for itself.
             return (graph.nodes[i].id[: cuts[i][depth]], -1) if depth < len(cuts[i]) else (graph.nodes[i].id, i)
 
-        found = []
+        stretches = []
         for (name, _), group in groupby(run, beginning):
             nodes = list(group)
-            found.append((name, nodes[0], nodes[-1] + 1) if len(nodes) > 1 else _named(graph, nodes))
-        if _FEWEST <= len(found) <= most:
-            best = found
+            stretches.append((name, nodes[0], nodes[-1] + 1) if len(nodes) > 1 else _named(graph, nodes))
+        if _FEWEST <= len(stretches) <= most:
+            best = stretches
     return best
 
 
@@ -124,8 +124,8 @@ def _repeated(graph: Graph, first: int, end: int, most: int) -> list[int]:
     if n <= most or n == 1:
         return list(range(first, end + 1))
     kinds: dict[tuple[object, ...], int] = {}
-    told = [(node.op, len(node.inputs), len(node.outputs)) for node in graph.nodes[first:end]]
-    kind = np.array([kinds.setdefault(one, len(kinds)) for one in told])
+    signatures = [(node.op, len(node.inputs), len(node.outputs)) for node in graph.nodes[first:end]]
+    kind = np.array([kinds.setdefault(one, len(kinds)) for one in signatures])
     best = (0, 0, 0)  # nodes that repeat, the period with a minus sign, where they begin
     for period in range(max(2, -(-n // most)), n // 2 + 1):
         other = np.flatnonzero(np.concatenate(([True], kind[period:] != kind[:-period], [True])))

@@ -239,13 +239,13 @@ def _sizes(fields: Fields, node: Mapping[str, Any], pointer: str, index: int) ->
 
 def _offload(fields: Fields, node: Mapping[str, Any], count: int, pointer: str) -> bool | tuple[bool, ...]:
     """Whether values may be copied to the host, in its shortest form: one answer if all are the same."""
-    given = node["offload"]
-    if isinstance(given, bool):
-        return given or count == 0
-    if len(given) != count:
-        message = f"has {len(given)} entries, and the node makes {count} values"
+    offload = node["offload"]
+    if isinstance(offload, bool):
+        return offload or count == 0
+    if len(offload) != count:
+        message = f"has {len(offload)} entries, and the node makes {count} values"
         fields.report(pointer, message, "give one for each value, or a single true or false")
-    return given[0] if len(set(given)) == 1 else tuple(given) or True
+    return offload[0] if len(set(offload)) == 1 else tuple(offload) or True
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,17 +282,17 @@ def _value_names(
     fields: Fields, nodes: Sequence[Mapping[str, Any]], sizes: Sequence[tuple[int, ...]], pointer: str
 ) -> _Names:
     ids = [node["id"] for node in nodes]
-    seen = {node_id: i for i, node_id in zip(range(len(ids) - 1, -1, -1), reversed(ids), strict=True)}
-    if len(seen) < len(ids):
+    first_place = {node_id: i for i, node_id in zip(range(len(ids) - 1, -1, -1), reversed(ids), strict=True)}
+    if len(first_place) < len(ids):
         for i, node_id in enumerate(ids):
-            if seen[node_id] != i:
-                first = join(pointer, "nodes", seen[node_id], "id")
+            if first_place[node_id] != i:
+                first = join(pointer, "nodes", first_place[node_id], "id")
                 place = fields.document.locate(first)
                 where = first if place is None else f"{first} (line {place[0]})"
                 message = f"the id {quote(node_id)} is already used by {where}"
                 fields.report(join(pointer, "nodes", i, "id"), message, "give every node an id of its own")
     counts = list(map(len, sizes))
-    return _Names(seen, [0, *accumulate(counts)], counts)
+    return _Names(first_place, [0, *accumulate(counts)], counts)
 
 
 def _all_inputs(
@@ -332,8 +332,8 @@ def _outputs(
     pointer: str,
 ) -> tuple[int, ...]:
     if "outputs" not in data:
-        made = names.first[-1]
-        return tuple(range(made - len(sizes[-1]), made))
+        end = names.first[-1]
+        return tuple(range(end - len(sizes[-1]), end))
     outputs = set()
     for k, name in enumerate(data["outputs"]):
         value = names.value(name)

@@ -116,9 +116,9 @@ def _syntax_problem(text: str, error: json.JSONDecodeError) -> Problem:
             column=error.colno,
             hint="is the file cut off?",
         )
-    found = text[error.pos : error.pos + 20].split("\n")[0].rstrip()
-    hint = "JSON has no comments; YAML has" if found.startswith(("//", "/*", "#")) else ""
-    return Problem(f"not valid JSON: {what}, found {quote(found)}", line=error.lineno, column=error.colno, hint=hint)
+    excerpt = text[error.pos : error.pos + 20].split("\n")[0].rstrip()
+    hint = "JSON has no comments; YAML has" if excerpt.startswith(("//", "/*", "#")) else ""
+    return Problem(f"not valid JSON: {what}, found {quote(excerpt)}", line=error.lineno, column=error.colno, hint=hint)
 
 
 def _last_comma(text: str, position: int) -> re.Match[str] | None:

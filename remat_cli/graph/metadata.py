@@ -35,8 +35,8 @@ def fixed_words(graph: Graph) -> str:
     """The fixed memory in words: ``45.16 MB of parameters``, or ``of fixed memory`` if the graph does not say more."""
     parts = fixed_bytes(graph)
     order = sorted(parts, key=lambda name: (name == OTHERS, -parts[name]))
-    told = [name for name in order if parts[name] > (1 - _MOST) * graph.fixed_memory] or ["fixed memory"]
-    *firsts, last = told
+    largest = [name for name in order if parts[name] > (1 - _MOST) * graph.fixed_memory] or ["fixed memory"]
+    *firsts, last = largest
     return f"{format_bytes(graph.fixed_memory)} of {', '.join(firsts)}{' and ' if firsts else ''}{last}"
 
 
@@ -99,8 +99,8 @@ def _values(tree: Any) -> Iterator[str]:
 
 def line_of(graph: Graph, node: str) -> str:
     """The line that the node with this id comes from; empty if the graph does not say it."""
-    found = graph.metadata.get(LINES) if isinstance(graph.metadata, dict) else None
-    line = found.get(node) if isinstance(found, dict) else None
+    lines = graph.metadata.get(LINES) if isinstance(graph.metadata, dict) else None
+    line = lines.get(node) if isinstance(lines, dict) else None
     return line if isinstance(line, str) else ""
 
 

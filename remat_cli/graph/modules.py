@@ -82,7 +82,7 @@ def modules_of(training: Training, *, whole: bool = False) -> list[Module]:
     called = graph.metadata.get("modules") if isinstance(graph.metadata, dict) else None
     if isinstance(called, list):
         inside = {name: nodes for name, nodes in inside.items() if name in called}
-    found: list[Module] = []
+    modules: list[Module] = []
     seen: set[tuple[int, ...]] = set()
     for name, nodes in inside.items():
         calls = [call for run in _runs(nodes) if (call := _call(training, paths, name, run)) is not None]
@@ -91,9 +91,9 @@ def modules_of(training: Training, *, whole: bool = False) -> list[Module]:
         again = [node for call in calls for node in call.again]
         everything = len(nodes) >= len(training.forward)
         if calls and not everything and tuple(nodes) not in seen and all(graph.nodes[k].recompute for k in again):
-            found.append(Module(name, tuple(calls), math.fsum(graph.nodes[k].cost for k in again)))
+            modules.append(Module(name, tuple(calls), math.fsum(graph.nodes[k].cost for k in again)))
         seen.add(tuple(nodes))
-    return found
+    return modules
 
 
 def _runs(nodes: Sequence[int]) -> list[tuple[int, ...]]:

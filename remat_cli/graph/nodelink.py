@@ -237,8 +237,8 @@ def _bytes(fields: Fields, data: Mapping[str, Any], key: str, pointer: str) -> i
 
 
 def _phase(fields: Fields, node: Mapping[str, Any], keys: NodeLinkKeys, pointer: str) -> Phase | None:
-    known = [phase.value for phase in Phase]
-    value = _checked(fields, node, keys.phase, pointer, " or ".join(known), None, lambda v: v in known)
+    phases = [phase.value for phase in Phase]
+    value = _checked(fields, node, keys.phase, pointer, " or ".join(phases), None, lambda v: v in phases)
     return None if value is None else Phase(value)
 
 

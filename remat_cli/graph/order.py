@@ -51,11 +51,11 @@ def ancestors(graph: Graph) -> list[int]:
     """For every node the nodes that precede it in every order, without itself: int[n], bit sets."""
     before: list[int] = []
     for node in graph.nodes:
-        seen = 0
+        above = 0
         for v in node.inputs:
             maker = graph.producer[v]
-            seen |= before[maker] | 1 << maker
-        before.append(seen)
+            above |= before[maker] | 1 << maker
+        before.append(above)
     return before
 
 

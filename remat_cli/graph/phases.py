@@ -75,9 +75,9 @@ class Training:
             expected = set() if before is None else {before}
             if self.predecessors(i) != expected:
                 others = sorted(self.predecessors(i) - expected)
-                told = f"reads {nodes[others[0]].id}" if others else "does not read the forward node before it"
+                difference = f"reads {nodes[others[0]].id}" if others else "does not read the forward node before it"
                 raise StrategyMismatch(
-                    f"{strategy} needs a forward pass that is a chain, but node {nodes[i].id} {told}",
+                    f"{strategy} needs a forward pass that is a chain, but node {nodes[i].id} {difference}",
                     hint="the strategies ap-sqrt, ap-greedy, linearized-sqrt and linearized-greedy take other graphs",
                 )
 
@@ -90,20 +90,20 @@ class Training:
         not connect what reads them.
         """
         around: dict[int, list[int]] = {i: [] for i in self.forward}
-        found = set()
+        cuts = set()
         for i in self.forward:
             before = self.predecessors(i)
             if not before:
-                found.add(i)
+                cuts.add(i)
             for j in before:
                 around[i].append(j)
                 around[j].append(i)
-        found.update(i for i, others in around.items() if all(j < i for j in others))
+        cuts.update(i for i, others in around.items() if all(j < i for j in others))
         seen: dict[int, int] = {}
         for i in self.forward:
             if i not in seen:
-                found.update(_cut_vertices(around, i, seen))
-        return tuple(sorted(found))
+                cuts.update(_cut_vertices(around, i, seen))
+        return tuple(sorted(cuts))
 
 
 def _cut_vertices(around: Mapping[int, Sequence[int]], root: int, seen: dict[int, int]) -> Iterator[int]:

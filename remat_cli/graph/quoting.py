@@ -1,4 +1,4 @@
-"""The parts that the readers of JSON and YAML share: limits, JSON pointers, and quoted values for messages."""
+"""Quotes values and JSON pointers for messages, and holds the limits that the readers of JSON and YAML share."""
 
 from __future__ import annotations
 

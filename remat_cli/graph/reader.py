@@ -44,9 +44,9 @@ class Fields:
     def size(self, value: Any, pointer: str) -> int:
         """Bytes of a size that the schema accepts (an integer, a float without a fraction, or text); 0 if invalid."""
         if isinstance(value, str):
-            known = self._sizes.get(value)
-            if known is not None:
-                return known
+            cached = self._sizes.get(value)
+            if cached is not None:
+                return cached
             try:
                 size = parse_size(value)
             except UsageError as error:

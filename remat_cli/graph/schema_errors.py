@@ -82,12 +82,12 @@ def _required(error: ValidationError, pointer: str) -> list[Complaint]:
 def _unknown_fields(error: ValidationError, pointer: str) -> list[Complaint]:
     schema: Any = error.schema
     instance: Any = error.instance
-    known = list(schema["properties"])
+    fields = list(schema["properties"])
     return [
         (
             f"{pointer}/{escape_token(name)}",
             f"unknown field {quote(name)}",
-            suggestion(name, known) or f"known: {', '.join(known)}",
+            suggestion(name, fields) or f"known: {', '.join(fields)}",
         )
         for name in instance
         if name not in schema["properties"]

@@ -1,4 +1,4 @@
-"""The names by which another tool saves values, as a graph's metadata gives them.
+"""Groups the values of a graph by the names under which another tool saves them.
 
 Tools that save single values (``jax.checkpoint`` with a policy, torch's selective checkpointing) run the forward pass,
 keep the values with the chosen names, and recompute the others when the backward pass needs them. ``metadata["tags"]``
@@ -45,13 +45,13 @@ class Tagged:
             StrategyMismatch: If there are none, or a node has no phase.
         """
         training = Training.of(graph, strategy)
-        given = graph.metadata.get("tags") if isinstance(graph.metadata, dict) else None
-        if not isinstance(given, dict) or not all(isinstance(name, str) for name in given.values()):
+        name_of = graph.metadata.get("tags") if isinstance(graph.metadata, dict) else None
+        if not isinstance(name_of, dict) or not all(isinstance(name, str) for name in name_of.values()):
             raise StrategyMismatch(
                 f"{strategy} needs names of values in the graph's metadata",
                 hint="graphs of remat export torch:... and jax:... have them; export it again",
             )
-        names = tuple(given.get(graph.value_name(value)) for value in range(len(graph.size)))
+        names = tuple(name_of.get(graph.value_name(value)) for value in range(len(graph.size)))
         outputs = frozenset(graph.outputs)
         of: list[tuple[str, ...] | None] = []
         for k, node in enumerate(graph.nodes):

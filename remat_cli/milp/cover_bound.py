@@ -80,8 +80,8 @@ def least_peak_in_any_order(graph: Graph) -> int:
     closing = closed(graph)
     needs = []
     for t, waiting in enumerate(always_waiting(closing)):
-        beside, parts = _stage(closing, waiting)
-        needs.append(working_set(closing, t) + beside - sum(parts.values()))
+        waiting_bytes, parts = _stage(closing, waiting)
+        needs.append(working_set(closing, t) + waiting_bytes - sum(parts.values()))
     return graph.fixed_memory + max(needs)
 
 
@@ -176,8 +176,8 @@ def _stage(graph: Graph, waiting: Sequence[int]) -> tuple[int, dict[int, int]]:
 
 def _row(graph: Graph, waiting: Sequence[int], budget_bytes: int, t: int) -> tuple[int, dict[int, int]] | None:
     """Bytes to free at stage t, and the bytes that each node can free, capped at that; None if everything fits."""
-    beside, parts = _stage(graph, waiting)
-    need = beside + working_set(graph, t) - (budget_bytes - graph.fixed_memory)
+    waiting_bytes, parts = _stage(graph, waiting)
+    need = waiting_bytes + working_set(graph, t) - (budget_bytes - graph.fixed_memory)
     if need <= 0:
         return None
     # The cap strengthens the row: a node that frees more than is needed may not count for more than all of it.
@@ -236,14 +236,14 @@ def stages_of(graph: Graph, budget_bytes: int) -> Iterator[Stage]:
     in_use = no_remat_profile(graph)
     spare = 0  # bytes of recomputable values made by now and read later
     for t, node in enumerate(graph.nodes):
-        made = [v for v in graph.values_of(t) if last[v] > t]
+        begun = [v for v in graph.values_of(t) if last[v] > t]
         read = [v for v in ending[t] if graph.producer[v] < t]
-        spare += sum(graph.size[v] for v in made if again[v]) - sum(graph.size[v] for v in read if again[v])
+        spare += sum(graph.size[v] for v in begun if again[v]) - sum(graph.size[v] for v in read if again[v])
         own = [v for v in (*node.inputs, *graph.values_of(t)) if last[v] > t]
         yield Stage(
             need=in_use[t] - budget_bytes,
             most=spare - sum(graph.size[v] for v in own if again[v]),
-            made=tuple(v for v in made if again[v]),
+            made=tuple(v for v in begun if again[v]),
             read=tuple(v for v in read if again[v]),
             own=tuple(v for v in own if again[v]),
         )
@@ -280,17 +280,17 @@ def build_running(graph: Graph, budget_bytes: int, control: Control) -> LinearMo
     scale = graph.total_cost or 1.0
     model = Builder()
     x = dict(zip(used, model.binaries(graph.nodes[i].cost / scale for i in used), strict=True))
-    given = model.amounts([0.0] * len(stages))
+    dropped = model.amounts([0.0] * len(stages))
 
     def terms(values: tuple[int, ...], sign: float) -> list[tuple[float, int]]:
         return [(sign * memory.up(graph.size[v]), x[graph.producer[v]]) for v in values]
 
     def rows() -> Iterator[Row]:
         for t, stage in enumerate(stages):
-            before = [(-1.0, given[t - 1])] if t else []
-            yield linear(0.0, [(1.0, given[t]), *before, *terms(stage.made, -1.0), *terms(stage.read, 1.0)], 0.0)
+            before = [(-1.0, dropped[t - 1])] if t else []
+            yield linear(0.0, [(1.0, dropped[t]), *before, *terms(stage.made, -1.0), *terms(stage.read, 1.0)], 0.0)
             if stage.need > 0:
-                yield linear(memory.down(stage.need), [(1.0, given[t]), *terms(stage.own, -1.0)], math.inf)
+                yield linear(memory.down(stage.need), [(1.0, dropped[t]), *terms(stage.own, -1.0)], math.inf)
 
     model.rows.extend(control.watched(rows()))
     return model.build()

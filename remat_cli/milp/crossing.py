@@ -1,4 +1,4 @@
-"""The crossing MILP: keep, compute again, or copy to the host and back, with the time that copies take.
+"""States the crossing MILP: keep, recompute, or copy to the host and back, with the time that copies take.
 
 Some stages are *cuts*: k_1 < ... < k_m. A stage is the part of a plan that ends with the first computation of a node;
 block b is the stages after k_b up to k_(b+1). At each cut the values that cross it are kept or absent; in each block
@@ -407,15 +407,15 @@ def _in_window(stated: Crossing, b: int, j: int) -> Row | None:
 
 def windows(stated: Crossing, values: Floats) -> list[Row]:
     """For every cut the windows that a solution violates most: one for copies out, and one for copies back."""
-    graph, found = stated.graph, []
+    graph, windows = stated.graph, []
     for b in range(1, len(stated.cuts) + 2):
         firsts = sorted({graph.producer[v] for c, v in stated.sent if c == b})
         rows = [_out_window(stated, first, b) for first in firsts]
-        found.append(_worst(rows, values))
+        windows.append(_worst(rows, values))
     for b in range(1, len(stated.cuts) + 1):
         readers = sorted({r for c, v in stated.returns if c >= b and (r := stated.next_reader(c, v)) is not None})
-        found.append(_worst([_in_window(stated, b, j) for j in readers], values))
-    return [row for row in found if row is not None]
+        windows.append(_worst([_in_window(stated, b, j) for j in readers], values))
+    return [row for row in windows if row is not None]
 
 
 def _worst(rows: Sequence[Row | None], values: Floats) -> Row | None:

@@ -1,4 +1,4 @@
-"""From a solution's columns to a sequence of computes, and to rows that cut off one that exceeds the budget."""
+"""Turns a solution into a sequence of computes, and one that exceeds the budget into rows that cut it off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The cut of a stage in any order: a small MILP whose optimum is a lower bound on the recomputation of all schedules.
+"""States the free-cut MILP: the least recomputation after the first computation of one node, in any order.
+
+Its optimum is a lower bound on the cost of recomputation of all schedules.
 
 Consider the first computation of one node t, in any order. The nodes computed before it are a set D that has the inputs
 of all its nodes, all ancestors of t, and neither t nor any descendant of it. The model chooses D:

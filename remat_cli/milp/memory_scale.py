@@ -1,4 +1,4 @@
-"""Bytes in the rows of a model: well scaled, and rounded so that no schedule is lost.
+"""Scales and rounds the bytes in the rows of a model, so that no schedule is lost.
 
 Sizes of one byte beside 2^40 are ordinary (scalars beside activations). Divided by the budget they become coefficients
 that a solver takes for zero, in some rows and not in others, and then it "proves" that nothing fits. So sizes are

@@ -1,4 +1,4 @@
-"""Which modules to recompute as a whole: the schedule of a choice, and a model of the cheapest one within a budget.
+"""States which modules to recompute as a whole: the schedule of a choice, and a MILP of the cheapest within a budget.
 
 The model has a variable for each module; of modules that lie in one another, at most one is chosen. Memory at a step is
 linear in these variables, but for values that several needs keep alive: such a value has a variable that is at least as
@@ -106,11 +106,11 @@ class ModuleChoice:
 
     def _copy(self, value: int, m: int, call: Call) -> _Copy:
         graph = self.training.graph
-        made = Step(call.trigger, 0, graph.producer[value], m)
+        start = Step(call.trigger, 0, graph.producer[value], m)
         again = set(call.again)
         reads = [Step(call.trigger, 0, r, m) for r in graph.readers[value] if r in again]
         reads += [Step(r, 1) for r in graph.readers[value] if r >= call.trigger]
-        return _Copy(m, made, max([made, *reads]))
+        return _Copy(m, start, max([start, *reads]))
 
     def schedule(self, chosen: Collection[int]) -> tuple[list[int], list[Step]]:
         """The computes of a choice, and the step of each."""

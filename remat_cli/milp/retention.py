@@ -222,7 +222,7 @@ def _retention(stated: RetentionModel) -> Iterator[Row]:
 def _frontier(stated: RetentionModel) -> Iterator[Row]:
     """Inputs, outputs and workspace of t, and all other values kept into stage t+1, fit the budget."""
     graph = stated.graph
-    waiting = _waiting_past(stated) if stated.running else _waiting_beside(stated)
+    waiting = _waiting_by_running_sum(stated) if stated.running else _waiting_directly(stated)
     for t, (terms, most) in enumerate(waiting):
         node = graph.nodes[t]
         own = sum(graph.size[v] for v in node.inputs) + sum(node.outputs) + node.workspace
@@ -231,7 +231,7 @@ def _frontier(stated: RetentionModel) -> Iterator[Row]:
             yield linear(-math.inf, terms, room)
 
 
-def _waiting_beside(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, int]], float]]:
+def _waiting_directly(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, int]], float]]:
     """For every stage t the sum of values kept into stage t+1 and neither read nor written by t, and its maximum."""
     graph, sizes = stated.graph, stated.size
     kept: list[list[tuple[float, int]]] = [[] for _ in graph.nodes]
@@ -248,7 +248,7 @@ def _waiting_beside(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, 
         yield terms, math.fsum(size for size, _ in terms)
 
 
-def _waiting_past(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, int]], float]]:
+def _waiting_by_running_sum(stated: RetentionModel) -> Iterator[tuple[list[tuple[float, int]], float]]:
     """The same by the running sum: all values kept past t minus those that t reads and writes; few terms per stage."""
     graph, size = stated.graph, stated.size
     most = [0.0] * (len(graph.nodes) + 1)

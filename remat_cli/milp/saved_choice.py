@@ -1,4 +1,4 @@
-"""Which named values to save between the passes: the schedule of a choice, and a model of the cheapest within a budget.
+"""States which named values to save between the passes: the schedule of a choice, and a MILP of the cheapest one.
 
 All values but the saved ones are dropped after the forward pass; the backward pass makes each of them once more, right
 before it first needs it, and keeps it to its last use. The model has a variable for each group of names and for each
@@ -119,9 +119,9 @@ class _Writer:
         choice, build = self.choice, self.build
         nodes = choice.tagged.training.graph.nodes
         names = build.binaries([0.0] * len(choice.tagged.groups))
-        asked = sorted(choice._first)
-        self.again = dict(zip(asked, build.amounts(nodes[k].cost for k in asked), strict=True))
-        for node in asked:
+        candidates = sorted(choice._first)
+        self.again = dict(zip(candidates, build.amounts(nodes[k].cost for k in candidates), strict=True))
+        for node in candidates:
             self.demands(node, self.again[node], len(nodes))
         for refused in choice.refused:
             terms = [(-1.0 if name in refused else 1.0, name) for name in names]
@@ -144,8 +144,8 @@ class _Writer:
     def readers(self, node: int) -> list[int]:
         """The nodes that may read what a node makes in the backward pass."""
         graph = self.choice.tagged.training.graph
-        found = {reader for value in graph.values_of(node) for reader in graph.readers[value]}
-        return [reader for reader in sorted(found) if self.choice._asks(reader)]
+        readers = {reader for value in graph.values_of(node) for reader in graph.readers[value]}
+        return [reader for reader in sorted(readers) if self.choice._asks(reader)]
 
     def missing(self, node: int) -> Expression:
         """Whether what a node makes is not saved."""
@@ -239,8 +239,8 @@ class _Writer:
         saved = _sum([(1.0, {}), _negative(self.missing(maker))])
         if maker not in self.again:
             return saved
-        made = self.recomputed(maker, step.before if maker <= step.again else step.before - 1)
-        return _sum([saved, made])  # it is recomputed only if it is not saved
+        recomputed = self.recomputed(maker, step.before if maker <= step.again else step.before - 1)
+        return _sum([saved, recomputed])  # it is recomputed only if it is not saved
 
     def later(self, node: int, step: Step) -> Expression:
         """Whether a node is recomputed at a step or after it."""

@@ -149,8 +149,8 @@ class CutModel:
             for j in block:
                 # What is kept across the next cut must exist by then.
                 last = k + 1 < len(self.cuts) and j == block[-1]
-                found = kept[k + 1].difference(graph.values_of(j)) if last else ()
-                computes += self._made_for([*graph.nodes[j].inputs, *sorted(found)], there)
+                required = kept[k + 1].difference(graph.values_of(j)) if last else ()
+                computes += self._made_for([*graph.nodes[j].inputs, *sorted(required)], there)
                 computes.append(j)
                 there.update(graph.values_of(j))
         computes += self._made_for(graph.outputs, there)
@@ -231,8 +231,8 @@ def build(
     costs = [0.0 if i in free else graph.nodes[i].cost / scale for _, i in steps]
     stated.recomputed.update(zip(steps, builder.binaries(costs), strict=True))
     stated.omitted.update(_omitted(stated, derived))
-    made = ((k, v) for k in range(len(cuts)) for v in range(graph.first_value[stated.recomputable(k)]))
-    places = [place for place in made if place not in stated.omitted]
+    pairs = ((k, v) for k in range(len(cuts)) for v in range(graph.first_value[stated.recomputable(k)]))
+    places = [place for place in pairs if place not in stated.omitted]
     stated.kept.update(zip(places, builder.binaries([0.0] * len(places)), strict=True))
     builder.rows.extend(control.watched(_rows(stated)))
     return stated
@@ -287,8 +287,8 @@ def _room(stated: CutModel) -> Iterator[Row]:
     graph = stated.graph
     for k, (t, i) in enumerate(stated.cuts):
         own = {*graph.nodes[i].inputs, *graph.values_of(i)}
-        beside = [v for v in range(graph.first_value[t]) if v not in own and (k, v) in stated.kept and graph.size[v]]
-        terms = [(stated.size(v), stated.kept[k, v]) for v in beside]
+        others = [v for v in range(graph.first_value[t]) if v not in own and (k, v) in stated.kept and graph.size[v]]
+        terms = [(stated.size(v), stated.kept[k, v]) for v in others]
         if i == t:
             yield linear(-math.inf, terms, stated.memory.down(stated.room_bytes - working_set(graph, t)))
         elif (again := stated.recomputed.get((k - 1, i))) is not None:

@@ -135,15 +135,15 @@ def _reached(
     """
     distance = {start: prices[start]}
     queue = [(prices[start], start)]
-    found: set[int] = set()
+    stages: set[int] = set()
     while queue:
         far, k = heapq.heappop(queue)
         if far > distance[k]:
             continue
-        found |= events[k]
+        stages |= events[k]
         for j in links[k]:
             further = far + prices[j]
             if further <= most and further < distance.get(j, float("inf")):
                 distance[j] = further
                 heapq.heappush(queue, (further, j))
-    return found
+    return stages

@@ -134,34 +134,34 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
         budget_text: That budget as the user wrote it.
     """
     budget = plan.budget_bytes if budget_bytes is None else budget_bytes
-    seen = replay(plan.graph, plan.statements, any_order=bool(plan.provenance.get("reorder", False)), host=plan.host)
-    findings = list(seen.findings)
-    if budget is not None and seen.peak_bytes > budget:
-        at, over = seen.peak_statement, seen.peak_bytes - budget
+    result = replay(plan.graph, plan.statements, any_order=bool(plan.provenance.get("reorder", False)), host=plan.host)
+    findings = list(result.findings)
+    if budget is not None and result.peak_bytes > budget:
+        at, over = result.peak_statement, result.peak_bytes - budget
         message = (
-            f"statement {at}: peak memory {format_bytes(seen.peak_bytes)} is {format_bytes(over)} over the budget of "
-            f"{format_bytes(budget)} ({seen.peak_bytes} bytes, budget {budget})"
+            f"statement {at}: peak memory {format_bytes(result.peak_bytes)} is {format_bytes(over)} over the budget of "
+            f"{format_bytes(budget)} ({result.peak_bytes} bytes, budget {budget})"
         )
         findings.append(Finding(OVER_BUDGET, message, at))
-    if plan.host is not None and plan.host.memory_bytes is not None and seen.host_peak_bytes > plan.host.memory_bytes:
-        over = seen.host_peak_bytes - plan.host.memory_bytes
+    if plan.host is not None and plan.host.memory_bytes is not None and result.host_peak_bytes > plan.host.memory_bytes:
+        over = result.host_peak_bytes - plan.host.memory_bytes
         message = (
-            f"host memory {format_bytes(seen.host_peak_bytes)} is {format_bytes(over)} over its limit of "
-            f"{format_bytes(plan.host.memory_bytes)} ({seen.host_peak_bytes} bytes, limit {plan.host.memory_bytes})"
+            f"host memory {format_bytes(result.host_peak_bytes)} is {format_bytes(over)} over its limit of "
+            f"{format_bytes(plan.host.memory_bytes)} ({result.host_peak_bytes} bytes, limit {plan.host.memory_bytes})"
         )
         findings.append(Finding(OVER_HOST_MEMORY, message))
-    findings += _claim_findings(plan.claim, seen.time)
-    if plan.claim.peak is not None and plan.claim.peak.lower_bound_bytes > seen.peak_bytes:
+    findings += _claim_findings(plan.claim, result.time)
+    if plan.claim.peak is not None and plan.claim.peak.lower_bound_bytes > result.peak_bytes:
         least = plan.claim.peak.lower_bound_bytes
         message = (
             f"the plan claims that no peak is below {format_bytes(least)}; the replay gives "
-            f"{format_bytes(seen.peak_bytes)} ({least} bytes claimed, {seen.peak_bytes} replayed)"
+            f"{format_bytes(result.peak_bytes)} ({least} bytes claimed, {result.peak_bytes} replayed)"
         )
         findings.append(Finding("claimed-peak", message))
     graph = plan.graph
     recomputed = [
         Recomputed(node.id, times, (times - 1) * node.cost)
-        for node, times in zip(graph.nodes, seen.times, strict=True)
+        for node, times in zip(graph.nodes, result.times, strict=True)
         if times > 1
     ]
     return Report(
@@ -172,12 +172,12 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
         budget_bytes=budget,
         budget_text=budget_text or (str(plan.provenance.get("budget") or "") if budget_bytes is None else ""),
         made_for_bytes=plan.budget_bytes,
-        replay=seen,
+        replay=result,
         findings=tuple(findings),
         no_remat_peak_bytes=no_remat_peak(graph),
         recomputed=tuple(sorted(recomputed, key=lambda r: (-r.extra_cost, -r.times, r.node))),
-        peak_values=tuple(Resident(graph.value_name(v), size) for v, size in seen.residents),
-        peak_node=_node_at(plan, seen.peak_statement),
+        peak_values=tuple(Resident(graph.value_name(v), size) for v, size in result.residents),
+        peak_node=_node_at(plan, result.peak_statement),
         order=_order_of(plan),
         host=plan.host,
     )
@@ -302,8 +302,8 @@ def matches(name: str) -> list[str]:
     else:
         return [name]
     # Path.glob refuses patterns that start at the root
-    found = {path for pattern in patterns for path in glob.glob(pattern, recursive=True)}  # noqa: PTH207 - see above
-    return sorted(path for path in found if not Path(path).is_dir())
+    paths = {path for pattern in patterns for path in glob.glob(pattern, recursive=True)}  # noqa: PTH207 - see above
+    return sorted(path for path in paths if not Path(path).is_dir())
 
 
 def check_files(
@@ -321,11 +321,11 @@ def check_files(
     """
     done: dict[str, Checked] = {}
     for name in names:
-        found = matches(name)
-        if not found:
+        paths = matches(name)
+        if not paths:
             problem = _NO_MATCH if is_pattern(name) else _NO_PLAN
             done.setdefault(name, Checked(name, problems=(problem,)))
-        for path in found:
+        for path in paths:
             if path not in done:
                 done[path] = _check_file(path, load, judge)
     return list(done.values())

@@ -224,14 +224,14 @@ class Comparison(ShortRepr):
 
     def contradictions(self) -> list[str]:
         """Plans that are cheaper than a bound that holds for them. Each is a defect, and must be shown."""
-        found = []
+        contradictions = []
         for row in self.rows:
             if row.cost is not None and row.cost < self.bound(row.budget_bytes) * (1 - SAME_COST):
-                found.append(
+                contradictions.append(
                     f"{row.strategy} at {row.budget} costs {row.cost:.12g}, less than the proven bound "
                     f"{self.bound(row.budget_bytes):.12g}"
                 )
-        return found
+        return contradictions
 
     def by_strategy(self) -> dict[str, Sequence[Row]]:
         """The rows of each strategy, by budget upwards."""

@@ -118,9 +118,9 @@ class _Writer:
         for k in range(self.end, -1, -1):
             if k < self.end:
                 node = graph.nodes[self.computes[k]]
-                made = graph.values_of(self.computes[k])
-                self.dying[k] = sorted(v for v in {*made, *node.inputs} if v not in needed)
-                needed.difference_update(made)
+                outputs = graph.values_of(self.computes[k])
+                self.dying[k] = sorted(v for v in {*outputs, *node.inputs} if v not in needed)
+                needed.difference_update(outputs)
                 needed.update(node.inputs)
                 first_read.update(dict.fromkeys(node.inputs, k))
             for v in self.back.get(k, ()):

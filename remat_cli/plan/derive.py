@@ -22,7 +22,7 @@ def derive(
         graph: The graph.
         computes: Nodes by index, in the order in which they run.
         held: Values whose last instance is freed only after the last compute.
-        copying: Copies to the host and back; None for none. Nothing can be held beside them.
+        copying: Copies to the host and back; None for none. With them nothing can be held.
 
     Returns:
         Allocations right before each compute, frees right after it.
@@ -41,12 +41,12 @@ def derive(
     leftover = sorted(v for v in held.difference(graph.outputs) if graph.producer[v] in computed)
     statements: list[Statement] = []
     register: dict[int, str] = {}
-    made = 0
+    registers = 0
     for position, node in enumerate(computes):
         names = []
         for value in graph.values_of(node):
-            register[value] = name = f"%{made}"
-            made += 1
+            register[value] = name = f"%{registers}"
+            registers += 1
             names.append(name)
             statements.append(Allocate(name, value))
         statements.append(Compute(node, tuple(names)))

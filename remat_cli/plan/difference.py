@@ -82,10 +82,10 @@ def compare_plans(old: Report, new: Report) -> Difference:
     changed: list[Recomputation] = []
     for node in {**before, **after}:
         (was, was_cost), (now, now_cost) = before.get(node, (0, 0.0)), after.get(node, (0, 0.0))
-        found = Recomputation(node, was, now, now_cost - was_cost)
+        recomputation = Recomputation(node, was, now, now_cost - was_cost)
         if max(was, now) < 2 or was == now:
             continue
-        (added if was < 2 else removed if now < 2 else changed).append(found)
+        (added if was < 2 else removed if now < 2 else changed).append(recomputation)
     return Difference(
         old, new, graphs_differ(old.graph, new.graph), _ordered(added), _ordered(removed), _ordered(changed)
     )
@@ -104,9 +104,9 @@ def beyond(
         max_peak_increase: By how many percent the peak may grow; None for no limit.
     """
     old, new = difference.old, difference.new
-    found = []
+    findings = []
     if not new.valid:
-        found.append(Finding("invalid-plan", "the new plan is invalid"))
+        findings.append(Finding("invalid-plan", "the new plan is invalid"))
     host_bytes = None if new.host is None else new.host.memory_bytes
     limits = (
         (OVER_BUDGET, "budget", new.replay.peak_bytes, new.budget_bytes),
@@ -114,9 +114,9 @@ def beyond(
     )
     for code, name, used, most in limits:
         if most is not None and used > most:
-            found.append(Finding(code, f"the new plan is over its {name} by {format_bytes(used - most)}"))
+            findings.append(Finding(code, f"the new plan is over its {name} by {format_bytes(used - most)}"))
     if not old.valid and (max_cost_increase is not None or max_peak_increase is not None):
-        found.append(Finding("invalid-plan", "the old plan is invalid, so the new plan cannot be compared with it"))
+        findings.append(Finding("invalid-plan", "the old plan is invalid, so the new plan cannot be compared with it"))
     tolerances = (
         ("cost", max_cost_increase, old.replay.time, new.replay.time, difference.cost_increase),
         ("peak", max_peak_increase, old.replay.peak_bytes, new.replay.peak_bytes, difference.peak_increase),
@@ -128,8 +128,8 @@ def beyond(
         if Fraction(after) > Fraction(before) * (1 + percent / 100) * slack:
             by = "from nothing" if ratio is None else f"by {format_percent(ratio)}"
             message = f"the {what} grows {by}, more than the {format_percent(float(percent / 100))} allowed"
-            found.append(Finding(f"{what}-increase", message))
-    return tuple(found)
+            findings.append(Finding(f"{what}-increase", message))
+    return tuple(findings)
 
 
 def _computations(report: Report) -> Mapping[str, tuple[int, float]]:

@@ -139,31 +139,31 @@ class _Workbench:
     def gaps(self, node: int) -> list[_Gap]:
         """The intervals in which no value of ``node`` is in memory, from its last free to its next computation."""
         mine = [k for k, computing in enumerate(self.computes) if computing == node]
-        found = []
+        gaps = []
         for before, position in pairwise(mine):
             now = self.places[position]
             again = [life for life in self._made_at(node, now) if life.reads or life.freed is None]
             freed = [life.freed for life in self._made_at(node, self.places[before]) if life.freed is not None]
             size = sum(life.size_bytes for life in again)
-            found.append(_Gap(max(freed, default=self.places[before]), now, position, size))
-        return found
+            gaps.append(_Gap(max(freed, default=self.places[before]), now, position, size))
+        return gaps
 
     def idle(self, node: int) -> list[_Gap]:
         """The intervals between two uses of the values of ``node`` in which other nodes are computed."""
         if not self.plan.graph.nodes[node].recompute:
             return []
-        found = []
+        gaps = []
         position = {place: k for k, place in enumerate(self.places)}
         for place in (at for at, computing in zip(self.places, self.computes, strict=True) if computing == node):
-            made = self._made_at(node, place)
-            uses = sorted({place, *(at for life in made for at, _ in life.reads)})
+            lives = self._made_at(node, place)
+            uses = sorted({place, *(at for life in lives for at, _ in life.reads)})
             for before, after in pairwise(uses):
                 if position[after] - position[before] < 2:  # no other node runs in between
                     continue
-                size = sum(life.size_bytes for life in made if any(at >= after for at, _ in life.reads))
+                size = sum(life.size_bytes for life in lives if any(at >= after for at, _ in life.reads))
                 if size:
-                    found.append(_Gap(before, after, position[after], size))
-        return found
+                    gaps.append(_Gap(before, after, position[after], size))
+        return gaps
 
     def kept(self, node: int, gap: _Gap) -> Change:
         """The plan without the computation of ``node`` at the end of ``gap`` and without recomputations only for it."""

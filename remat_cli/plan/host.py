@@ -1,4 +1,4 @@
-"""The memory beside the device: how fast values get there and back, and how much of it there is."""
+"""Host memory: how fast values get there and back, and how much of it there is."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from remat_cli.units import TIME_UNITS, as_size, format_bandwidth, format_bytes,
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Host memory and the two copy engines between it and the device, which work beside the computations.
+    """Host memory and the two copy engines between it and the device, which work during computations.
 
     Attributes:
         out_bytes_per_s: Bandwidth from the device to the host; infinite for no limit.
         in_bytes_per_s: Bandwidth from the host to the device; infinite for no limit.
-        latency_s: Seconds that every copy takes beside its bytes.
+        latency_s: Seconds that every copy takes in addition to those for its bytes.
         memory_bytes: Host memory for values; None for no limit.
     """
 

@@ -1,4 +1,4 @@
-"""What is in memory while a sequence of computes runs, found by one walk from its end to its beginning.
+"""Liveness: what is in memory while a sequence of computes runs, by one walk from its end to its beginning.
 
 The sequence says everything (DESIGN section 2): the latest earlier instance of a value serves a read, an instance dies
 right after the last read that it serves, one that serves none dies at once, and the last instance of a graph output
@@ -46,14 +46,14 @@ def reads_at_end(graph: Graph, computes: Sequence[int], held: Collection[int] = 
     Args:
         graph: The graph.
         computes: Nodes by index, in the order in which they run.
-        held: Values whose last instance stays to the end, beside the graph outputs.
+        held: Values whose last instance stays to the end, in addition to the graph outputs.
 
     Returns:
         int[V]: the number of steps for a value that stays, :data:`DEAD` for the others.
     """
-    reads, made = [DEAD] * len(graph.size), set(computes)
+    reads, computed = [DEAD] * len(graph.size), set(computes)
     for v in (*graph.outputs, *held):
-        if graph.producer[v] in made:
+        if graph.producer[v] in computed:
             reads[v] = len(computes)
     return reads
 
@@ -83,16 +83,16 @@ def walk_back(
     first = dict(zip(reversed(computes), range(last, -1, -1), strict=True)) if pruning else {}
     for step in range(last, -1, -1):
         k = computes[step]
-        node, made = nodes[k], range(first_value[k], first_value[k + 1])
+        node, outputs = nodes[k], range(first_value[k], first_value[k + 1])
         if pruning and first[k] != step:
-            for v in made:
+            for v in outputs:
                 if reads[v] >= 0:
                     break
             else:
                 continue
         height = level + node.workspace
         dying = []
-        for v in made:
+        for v in outputs:
             if reads[v] >= 0:
                 reads[v] = DEAD
                 level -= size[v]
@@ -134,11 +134,11 @@ def next_reads(graph: Graph, computes: Sequence[int], at: Collection[int]) -> di
         stays to the end, :data:`DEAD` for what is not there or not read again.
     """
     reads = reads_at_end(graph, computes)
-    seen = {len(computes): list(reads)} if len(computes) in at else {}
+    live_at = {len(computes): list(reads)} if len(computes) in at else {}
     for step, _, _ in walk_back(graph, computes, reads):
         if step in at:
-            seen[step] = list(reads)
-    return seen
+            live_at[step] = list(reads)
+    return live_at
 
 
 def priced(graph: Graph, computes: Sequence[int]) -> Priced:

@@ -70,7 +70,7 @@ COPIES = (Offload, Prefetch, Release)
 
 
 class Copies(StrEnum):
-    """The copies between device and host for which a bound holds, beside the schedules of its scope."""
+    """The copies between device and host for which a bound holds, in addition to the schedules of its scope."""
 
     NONE = "none"
     """Plans without copies."""
@@ -129,7 +129,7 @@ class Claim:
         scope: The schedules for which the bound and ``optimal`` hold.
         peak: The claim on the peak of a plan made by ``--minimize peak``; else None.
         copies: The copies for which the bound and ``optimal`` hold.
-        stated_gap: The gap in the document of the plan, beside cost and bound; None for a claim without a document.
+        stated_gap: The gap in the document of the plan, next to cost and bound; None for a claim without a document.
     """
 
     status: ClaimStatus
@@ -148,8 +148,8 @@ class Claim:
     @property
     def proof(self) -> str:
         """``optimal (any-order)``, or ``gap 1.2% (document-order)``."""
-        told = "optimal" if self.status is ClaimStatus.OPTIMAL else f"gap {format_percent(self.gap)}"
-        return f"{told} ({self.scope.value}{', any copies' if self.copies is Copies.ANY else ''})"
+        proof = "optimal" if self.status is ClaimStatus.OPTIMAL else f"gap {format_percent(self.gap)}"
+        return f"{proof} ({self.scope.value}{', any copies' if self.copies is Copies.ANY else ''})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -167,7 +167,7 @@ class Plan(ShortRepr):
         solver_version: Version of that solver.
         provenance: How it was made: remat's version, budget as asked, limits, seed. Reproducible.
         run: Timings and machine facts, which differ from run to run.
-        host: The memory beside the device for which it was made; None for no copies.
+        host: The host memory for which it was made; None for no copies.
     """
 
     graph: Graph

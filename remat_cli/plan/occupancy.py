@@ -110,8 +110,8 @@ class _Memory:
         """Execute ``statement``. A second allocation of a register, or a free of an unknown one, is ignored."""
         match statement:
             case Allocate(register, value) if register not in self.used:
-                made = self.kind_of(self.graph.producer[value])
-                kind, size = Kind.FETCHED if register in self.fetched else made, self.graph.size[value]
+                own_kind = self.kind_of(self.graph.producer[value])
+                kind, size = Kind.FETCHED if register in self.fetched else own_kind, self.graph.size[value]
                 self.used.add(register)
                 self.live[register] = value, kind
                 self.bytes[kind] = self.bytes.get(kind, 0) + size
@@ -126,10 +126,10 @@ class _Memory:
 
     def at(self, statement: Statement) -> dict[Kind, int]:
         """Bytes of each kind during ``statement``, fixed memory and workspace included."""
-        seen = {Kind.FIXED: self.graph.fixed_memory, **self.bytes}
+        bytes_of = {Kind.FIXED: self.graph.fixed_memory, **self.bytes}
         if isinstance(statement, Compute):
-            seen[Kind.WORKSPACE] = self.graph.nodes[statement.node].workspace
-        return {kind: seen[kind] for kind in Kind if seen.get(kind)}
+            bytes_of[Kind.WORKSPACE] = self.graph.nodes[statement.node].workspace
+        return {kind: bytes_of[kind] for kind in Kind if bytes_of.get(kind)}
 
 
 def occupancy(graph: Graph, statements: Sequence[Statement], profile: Sequence[int], at_most: int = 2000) -> Occupancy:

@@ -30,7 +30,7 @@ _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class Queue(StrEnum):
-    """A queue of a device; what is in one runs beside what is in the others."""
+    """A queue of a device; they run at the same time."""
 
     COMPUTE = "compute"
     OUT = "to host"

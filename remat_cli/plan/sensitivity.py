@@ -1,4 +1,4 @@
-"""What memory and a faster link are worth: times of plans over budgets and links, and their slopes."""
+"""What more memory and a faster link are worth: times of plans over budgets and links, and their slopes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def offers(
     A plan fits every larger budget, and takes no longer with a faster link, since all of its waits end no later. A
     plan that only recomputes or only copies may do both. A bound holds for every smaller budget and slower link.
     """
-    made = []
+    best_offers = []
     for at, (link, host) in enumerate(links):
         slower = [k for k, (_, other) in enumerate(links) if k == at or _within(other, host)]
         faster = [k for k, (_, other) in enumerate(links) if k == at or _within(host, other)]
@@ -134,8 +134,8 @@ def offers(
             copied = _least([copy[k][b] for k in slower for b in below])
             mixed = _least([again, copied, *(both[k][b] for k in slower for b in below)])
             most = max(bound[k][b] for k in faster for b in above)
-            made.append(Offer(link, host, budget, budget_bytes, again, copied, mixed, most))
-    return tuple(made)
+            best_offers.append(Offer(link, host, budget, budget_bytes, again, copied, mixed, most))
+    return tuple(best_offers)
 
 
 def _within(slow: Host, fast: Host) -> bool:

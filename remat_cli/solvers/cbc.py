@@ -65,14 +65,14 @@ class Cbc(Solver):
         except SolverUnavailable as error:
             return Availability(problem=error.message, hint=error.hint)
         try:
-            told = subprocess.run(
+            answer = subprocess.run(
                 [binary, "-stop"], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             if shortage(error):
                 raise
             return Availability(path=binary, problem=f"{binary} does not run: {error}", hint=_HINT)
-        match = re.search(r"Version:\s*(\S+)", told.stdout)
+        match = re.search(r"Version:\s*(\S+)", answer.stdout)
         if match is None:
             return Availability(path=binary, problem=f"{binary} does not say that it is CBC", hint=_HINT)
         return Availability(version=match[1], path=binary, licence="EPL-2.0")
@@ -122,14 +122,14 @@ def find_cbc(path: str | None) -> str:
     """
     for asked, source in ((path, "cbc{path}"), (os.environ.get("REMAT_CBC"), "REMAT_CBC")):
         if asked:
-            found = shutil.which(asked)
-            if found is None:
+            binary = shutil.which(asked)
+            if binary is None:
                 raise SolverUnavailable(f"{source}: {asked} is not a program", hint=_HINT)
-            return str(Path(found).absolute())
-    found = shutil.which("cbc") or _pulp_cbc()
-    if found is None:
+            return str(Path(binary).absolute())
+    binary = shutil.which("cbc") or _pulp_cbc()
+    if binary is None:
         raise SolverUnavailable("CBC is not installed", hint=_HINT)
-    return found
+    return binary
 
 
 def _pulp_cbc() -> str | None:

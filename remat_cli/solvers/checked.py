@@ -48,12 +48,12 @@ def solve_around(request: Request, solve: Callable[[Request], Outcome]) -> Outco
         if listener is not None:
             listener(replace(news, objective=_over(news.objective, factor), bound=_over(news.bound, factor)))
 
-    found = solve(replace(request, model=model, on_progress=None if listener is None else on_progress))
-    objective = None if found.values is None else request.model.objective(found.values)
-    bound = _over(found.bound, factor)
+    answer = solve(replace(request, model=model, on_progress=None if listener is None else on_progress))
+    objective = None if answer.values is None else request.model.objective(answer.values)
+    bound = _over(answer.bound, factor)
     if bound is not None and objective is not None:
         bound = min(bound, objective)
-    return replace(found, objective=objective, bound=bound)
+    return replace(answer, objective=objective, bound=bound)
 
 
 def _note(request: Request, text: str) -> None:
@@ -307,8 +307,8 @@ def _implied(model: LinearModel, row_of: Ints) -> tuple[Floats, Floats]:
             others = np.bincount(row_of, weights=finite, minlength=model.rows)[row_of] - finite
             sizes = np.bincount(row_of, weights=np.abs(finite), minlength=model.rows)[row_of]
             count = np.bincount(row_of, weights=endless, minlength=model.rows)[row_of] - endless
-            given = side[row_of]
-            rest = given - others + _UNIT * (4 + np.diff(model.starts)[row_of]) * (sizes + np.abs(given))
+            limit_of_row = side[row_of]
+            rest = limit_of_row - others + _UNIT * (4 + np.diff(model.starts)[row_of]) * (sizes + np.abs(limit_of_row))
             missing = np.isinf(np.where(terms > 0, upper[column], lower[column]))
             one = missing & (count == 0) & np.isfinite(rest)
             at, term = column[one], terms[one]

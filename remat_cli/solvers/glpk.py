@@ -88,14 +88,14 @@ class Glpk(Solver):
             assert package is not None  # or there would not be this way
             return Availability(version=f"swiglpk {package.version}", path=package.path, licence="GPL-3.0")
         try:
-            told = subprocess.run(
+            answer = subprocess.run(
                 [way, "--version"], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             if shortage(error):
                 raise
             return Availability(path=way, problem=f"{way} does not run: {error}", hint=_hint())
-        match = re.search(r"GLPSOL.*?(\d+\.\d+)", told.stdout)
+        match = re.search(r"GLPSOL.*?(\d+\.\d+)", answer.stdout)
         if match is None:
             return Availability(path=way, problem=f"{way} does not say that it is glpsol", hint=_hint())
         return Availability(version=match[1], path=way, licence="GPL-3.0")
@@ -112,11 +112,11 @@ class Glpk(Solver):
             if self.via == "swiglpk":
                 raise SolverUnavailable("swiglpk is not installed", hint=install_command("glpk"))
         asked = self.path or os.environ.get("REMAT_GLPSOL") or "glpsol"
-        found = shutil.which(asked)
-        if found is None:
+        binary = shutil.which(asked)
+        if binary is None:
             missing = "GLPK is not installed" if self.via == "auto" else "glpsol is not installed"
             raise SolverUnavailable(missing if asked == "glpsol" else f"{asked} is not a program", hint=_hint())
-        return str(Path(found).absolute())
+        return str(Path(binary).absolute())
 
     def solve(self, request: Request) -> Outcome:
         """Minimise the model; see :meth:`remat_cli.solvers.base.Solver.solve`."""

@@ -82,9 +82,9 @@ def _parameters(glpk: Any, search: _Search, options: argparse.Namespace) -> Any:
     if options.cuts:
         parameters.mir_cuts = parameters.clq_cuts = glpk.GLP_ON
     raw = _ControlParameters.from_address(int(parameters.this))
-    seen = (raw.tm_lim, raw.out_frq, raw.out_dly, raw.tol_int, raw.tol_obj)
+    fields = (raw.tm_lim, raw.out_frq, raw.out_dly, raw.tol_int, raw.tol_obj)
     expected = (parameters.tm_lim, parameters.out_frq, parameters.out_dly, parameters.tol_int, parameters.tol_obj)
-    if seen != expected or raw.cb_func:
+    if fields != expected or raw.cb_func:
         raise SystemExit(f"glp_iocp of GLPK {glpk.glp_version()} has another layout than that of GLPK 5")
     raw.cb_func = search.callback
     return parameters
@@ -117,8 +117,8 @@ def _solve_linear(glpk: Any, problem: Any, options: argparse.Namespace) -> dict[
 def _solve_integer(glpk: Any, problem: Any, search: _Search, options: argparse.Namespace) -> dict[str, Any]:
     code = glpk.glp_intopt(problem, _parameters(glpk, search, options))
     status = glpk.glp_mip_status(problem)
-    found = status in {glpk.GLP_OPT, glpk.GLP_FEAS}
-    values = _values(glpk, problem, glpk.glp_mip_col_val) if found else None
+    feasible = status in {glpk.GLP_OPT, glpk.GLP_FEAS}
+    values = _values(glpk, problem, glpk.glp_mip_col_val) if feasible else None
     if code == 0:
         ending = {glpk.GLP_OPT: "optimal", glpk.GLP_NOFEAS: "infeasible"}.get(status)
         if ending is None:

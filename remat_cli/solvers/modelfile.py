@@ -55,14 +55,14 @@ def _names(model: LinearModel) -> list[str]:
     """A distinct name for every column, valid in both formats."""
     if len(model.column_names) != model.columns:
         return [f"c{i}" for i in range(model.columns)]
-    names, seen = [], set[str]()
+    names, used = [], set[str]()
     for i, given in enumerate(model.column_names):
         name = re.sub(r"[^A-Za-z0-9_.]+", "_", given).strip("_") or f"c{i}"
         if not name[0].isalpha() or re.match(r"(?i)e\d|(inf|infinity|free)$", name):
             name = f"x_{name}"  # an LP reader would take it for a number, or for a keyword
-        if name in seen:
+        if name in used:
             name = f"{name}_c{i}"
-        seen.add(name)
+        used.add(name)
         names.append(name)
     return names
 

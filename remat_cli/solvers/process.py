@@ -99,8 +99,8 @@ def _remove_abandoned(place: Path) -> None:
     """
     for lock in place.glob(f"{_PREFIX}*/{_LOCK}"):
         with contextlib.suppress(OSError), lock.open("rb") as stream:
-            found = os.fstat(stream.fileno())
-            if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _ABANDONED_AFTER_S:
+            status = os.fstat(stream.fileno())
+            if status.st_uid == os.geteuid() and time.time() - status.st_mtime > _ABANDONED_AFTER_S:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if somebody does
                 shutil.rmtree(lock.parent, ignore_errors=True)
 

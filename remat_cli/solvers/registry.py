@@ -44,7 +44,7 @@ def usable_solver(text: str) -> Solver:
     """
     solver = solver_from_spec(text)
     if text != DEFAULT_SOLVER:
-        found = solver.availability()
-        if not found.available:
-            raise SolverUnavailable(found.problem, hint=found.hint)
+        availability = solver.availability()
+        if not availability.available:
+            raise SolverUnavailable(availability.problem, hint=availability.hint)
     return solver

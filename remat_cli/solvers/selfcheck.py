@@ -72,17 +72,17 @@ def check_solver(solver: Solver) -> SelfCheck:
     try:
         licence = solver.check_licence()
         started_s = time.monotonic()
-        found = solver.solve(Request(model, Control.within(TIME_LIMIT_S), gap=0.0, threads=1))
+        answer = solver.solve(Request(model, Control.within(TIME_LIMIT_S), gap=0.0, threads=1))
     except RematError as error:
         message = f"{error.message} ({error.hint})" if error.hint else error.message
     else:
-        objective = found.objective
+        objective = answer.objective
         right = (
-            found.termination is Termination.OPTIMAL
+            answer.termination is Termination.OPTIMAL
             and objective is not None
             and abs(objective - optimum) < SAME_OBJECTIVE
         )
-        told = f"{found.termination}, objective {objective}"
-        message = "" if right else f"the test problem has the optimum {optimum}, but the answer was: {told}"
+        summary = f"{answer.termination}, objective {objective}"
+        message = "" if right else f"the test problem has the optimum {optimum}, but the answer was: {summary}"
     wall_s = time.monotonic() - started_s
     return SelfCheck(True, available.version, available.path, licence, not message, wall_s, message)

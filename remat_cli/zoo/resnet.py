@@ -37,7 +37,7 @@ class _ResNet(ImageNetwork):
 
 
 def _bottleneck(name: str, x: Tensor, filters: int, stride: int) -> Tensor:
-    """Convolutions 1x1, 3x3 and 1x1 beside a shortcut."""
+    """Convolutions 1x1, 3x3 and 1x1, and a shortcut."""
     shortcut = _shortcut(name, x, 4 * filters, stride)
     x = conv_bn_relu(f"{name}/a", x, filters, 1)
     x = conv_bn_relu(f"{name}/b", x, filters, 3, stride=stride)
@@ -46,7 +46,7 @@ def _bottleneck(name: str, x: Tensor, filters: int, stride: int) -> Tensor:
 
 
 def _basic(name: str, x: Tensor, filters: int, stride: int) -> Tensor:
-    """Two convolutions 3x3 beside a shortcut."""
+    """Two convolutions 3x3, and a shortcut."""
     shortcut = _shortcut(name, x, filters, stride)
     x = conv_bn_relu(f"{name}/a", x, filters, 3, stride=stride)
     x = conv_bn_relu(f"{name}/b", x, filters, 3, activation=None)
@@ -155,7 +155,7 @@ class DeepResNet(ImageNetwork):
 
 
 def _before(name: str, x: Tensor, width: int, stride: int, *, first: bool) -> Tensor:
-    """Norm, activation and convolution three times, beside a shortcut; the first of a stage adapts the shape."""
+    """Norm, activation and convolution three times, and a shortcut; the first of a stage adapts the shape."""
     y = relu(f"{name}/a/relu", batch_norm(f"{name}/a/bn", x))
     shortcut = conv2d(f"{name}/shortcut", y, width, 1, stride=stride, bias=False) if first else x
     y = conv2d(f"{name}/a/conv", y, width // 4, 1, stride=stride, bias=False)

@@ -122,8 +122,8 @@ class _Builder:
         reads = [values[t.layer][t.slot] for t in layer.inputs if t.layer != NETWORK_INPUT]
         outputs = (*layer.outputs, *(layer.derivative.saved if saving else ()))
         weights, product = layer.parameters, layer.macs > 0
-        made = self.add(layer.id, layer.op, phase, reads, outputs, layer.flops, weights=weights, product=product)
-        values.append(made)
+        own_values = self.add(layer.id, layer.op, phase, reads, outputs, layer.flops, weights=weights, product=product)
+        values.append(own_values)
 
 
 def to_graph(network: Network, backward: Backward, *, costs: CostModel = FLOPS, metadata: Any = None) -> Graph:
@@ -218,11 +218,11 @@ class _OperatorRule:
             if i != last and i not in self._gradient:
                 continue  # nothing that has a gradient reads it
             wanted = [tensor for tensor in layer.inputs if self._wants(tensor)]
-            made: tuple[int, ...] = ()
+            gradients: tuple[int, ...] = ()
             if layer.derivative.weights or (wanted and not layer.derivative.passes):
-                made = self._add_node(i, layer, wanted)
+                gradients = self._add_node(i, layer, wanted)
             for k, tensor in enumerate(wanted):
-                self._contribute(tensor.layer, self._gradient[i] if layer.derivative.passes else made[k])
+                self._contribute(tensor.layer, self._gradient[i] if layer.derivative.passes else gradients[k])
         return {self._values[-1][0]}
 
     def _wants(self, tensor: Tensor) -> bool:
@@ -231,10 +231,10 @@ class _OperatorRule:
     def _add_node(self, i: int, layer: Layer, wanted: list[Tensor]) -> tuple[int, ...]:
         """Add the derivative of layer ``i``: one value for each wanted gradient that is not just passed on."""
         derivative = layer.derivative
-        made = [] if derivative.passes else [self._layers[tensor.layer].outputs[0] for tensor in wanted]
+        results = [] if derivative.passes else [self._layers[tensor.layer].outputs[0] for tensor in wanted]
         read = [layer.inputs[k] for k in derivative.inputs]
         # An elementwise layer needs one pass for the gradients of all inputs, a product one product for each input.
-        passes = len(made) if derivative.per_input else min(1, len(made))
+        passes = len(results) if derivative.per_input else min(1, len(results))
         return self._builder.add(
             f"grad/{layer.id}",
             f"{layer.op}_grad",
@@ -244,7 +244,7 @@ class _OperatorRule:
                 *(self._values[tensor.layer][tensor.slot] for tensor in read if tensor.layer != NETWORK_INPUT),
                 *(self._values[i][slot] for slot in derivative.outputs),
             ],
-            made,
+            results,
             layer.flops * (passes + derivative.weights),
             weights=2 * layer.parameters,
             product=layer.macs > 0,

@@ -182,10 +182,10 @@ class Transformer(_Transformer):
     def _attending(self, name: str, x: Tensor, memory: Tensor | None) -> Tensor:
         """A branch of attention to the sequence itself, or to the encoder's output ``memory``."""
         asking = layer_norm(f"{name}/norm", x)
-        asked = asking if memory is None else memory
+        context = asking if memory is None else memory
         queries, keys, values = (
             split_heads(f"{name}/split_{part}", dense(f"{name}/{part}", source, self.width, bias=False), self.heads)
-            for part, source in (("query", asking), ("key", asked), ("value", asked))
+            for part, source in (("query", asking), ("key", context), ("value", context))
         )
         return add(f"{name}/add", x, self.attention(name, queries, keys, values, bias=False))
 

@@ -286,7 +286,7 @@ class Merging(Engine):
         elif control.out_of_time():
             self.crowded_s *= 2
 
-    def _beside(self, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _at_readers(self, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """For every node of ``steps`` the stages of its readers, where it may be recomputed instead."""
         graph = self.incumbent.graph
         nodes = sorted({node for _, node in steps})
@@ -299,7 +299,7 @@ class Merging(Engine):
             return False
         before, graph = self.incumbent.cost, closed(self.incumbent.graph)
         control = self.incumbent.step(_MERGE_S, 0.3)
-        support = widened(graph, ((),) * len(graph.nodes), (*steps, *self._beside(steps)))
+        support = widened(graph, ((),) * len(graph.nodes), (*steps, *self._at_readers(steps)))
         model = Retention.over(self.incumbent, None, support=support)
         outcome = model.solve(control)
         if outcome is not None and outcome.termination in {Termination.OPTIMAL, Termination.INFEASIBLE}:

@@ -1,4 +1,4 @@
-"""One retention model and what a solver does with it: relax and round, solve, search a neighbourhood."""
+"""Solves one retention model: relax and round, solve with rows on demand, search a neighbourhood."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Retention:
         if depth is not None and incumbent.computes is not None:
             cheaper = Cheaper.than_best(incumbent)
             support = common(support_within(cheaper.graph, depth), cheaper.affordable())
-        known = [computes for computes in (incumbent.advancing, incumbent.computes) if computes is not None]
-        also = [step for computes in known for step in matrices_of(incumbent.graph, computes).computed]
+        schedules = [computes for computes in (incumbent.advancing, incumbent.computes) if computes is not None]
+        also = [step for computes in schedules for step in matrices_of(incumbent.graph, computes).computed]
         base = incumbent.graph.total_cost
         # Solvers stop at absolute tolerances, and what is to be minimised is the overhead, a small part of the cost. In
         # this unit the bound's overhead is 100.
@@ -241,15 +241,15 @@ class Retention:
     def columns_of(self, computes: Sequence[int]) -> Floats | None:
         """A schedule as a point of the model, which may violate rows; None if it recomputes outside the support."""
         stated = self.stated
-        seen = matrices_of(self.incumbent.graph, computes)
+        matrices = matrices_of(self.incumbent.graph, computes)
         values = np.zeros(self.stating.columns)
-        for t, i in seen.computed:
+        for t, i in matrices.computed:
             if t != i:
                 var = stated.computed(t, i)
                 if var is None:
                     return None
                 values[var] = 1.0
-        for v, intervals in enumerate(seen.kept):
+        for v, intervals in enumerate(matrices.kept):
             gaps = stated.gaps[v]
             for k, var in enumerate(gaps.kept):
                 if any(s <= gaps.events[k] and gaps.events[k + 1] <= e for s, e in intervals):
