@@ -317,8 +317,8 @@ STRATEGIES = (
     _one(
         "strategies: recompute false ignored",
         "a schedule that recomputes what may be computed only once is taken",
-        "            if k in seen and not self.graph.nodes[k].recompute:\n                return True",
-        "            if k in seen and not self.graph.nodes[k].recompute:\n                return False",
+        "        if k in seen and not graph.nodes[k].recompute:\n            return True",
+        "        if k in seen and not graph.nodes[k].recompute:\n            return False",
         "strategies/test_cuts.py",
     ),
     _one(
