@@ -10,14 +10,15 @@ from remat_cli.errors import UsageError, wrong_type
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan import check as judging
+from remat_cli.plan import explanation
 from remat_cli.plan.check import Report, other_graph
+from remat_cli.plan.difference import Difference, compare_plans
+from remat_cli.plan.explanation import Explanation
 from remat_cli.plan.model import Plan
 from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_budget
 
 if TYPE_CHECKING:
-    from remat_cli.plan.difference import Difference
-    from remat_cli.plan.explanation import Explanation
     from remat_cli.planning.solved import Solved
 
 
@@ -82,8 +83,6 @@ def diff(old: Plan | Solved | Source, new: Plan | Solved | Source) -> Difference
     Raises:
         InputError, UsageError: If one of them is not a plan.
     """
-    from remat_cli.plan.difference import compare_plans
-
     return compare_plans(judging.check(as_plan(old, "old")), judging.check(as_plan(new, "new")))
 
 
@@ -105,8 +104,7 @@ def explain(plan: Plan | Solved | Source, node: str) -> Explanation:
         UsageError: If there is no such node.
         InputError: If the document is not a plan.
     """
-    from remat_cli.plan import explanation
-    from remat_cli.reports.explanation import no_such_node
+    from remat_cli.reports.explanation import no_such_node  # a check loads no reports
 
     explained = as_plan(plan)
     graph = explained.graph
