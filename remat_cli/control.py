@@ -1,6 +1,6 @@
-"""The clock and the brake of a run: one deadline, one interruption flag, one progress channel; and how runs end.
+"""Deadline, cancellation and progress of a run, in one object that everything slow consults; and how runs end.
 
-A command makes one :class:`Control` when it starts. Everything that may take long looks at it: strategies and
+A command makes one :class:`Control` when it starts. Everything that may take long consults it: strategies and
 solvers stop soon after :meth:`Control.stopping` becomes true and return the best they have. What they have found
 so far they publish, so that nothing is lost if they do not stop in time.
 """
@@ -81,7 +81,7 @@ class Progress:
         return max(0.0, (self.cost - self.bound) / self.cost) if self.cost > 0 else 0.0
 
 
-class _Brake(threading.Event):
+class _StopFlag(threading.Event):
     """Set by whoever holds it, or as soon as something else stops. It is there to be polled, not to be waited for."""
 
     def __init__(self, stopped: Callable[[], bool]) -> None:
@@ -119,7 +119,7 @@ class Control:
         return None if self.deadline_s is None else max(0.0, self.deadline_s - time.monotonic())
 
     def part(self, share: float = 1.0, most_s: float = math.inf) -> Control:
-        """A control for one step: it stops no later than this one, and shares its brake and its listener.
+        """A control for one step: it stops no later than this one, and shares its flag and its listener.
 
         Args:
             share: Of the time left, if there is a limit.
@@ -131,7 +131,7 @@ class Control:
             return self
         return replace(self, deadline_s=time.monotonic() + seconds)
 
-    def braked(self, *, timed: bool = True, when: Callable[[], bool] = lambda: False) -> Control:
+    def stoppable(self, *, timed: bool = True, when: Callable[[], bool] = lambda: False) -> Control:
         """A control for one run that can be stopped by itself: it stops with this one, and when its flag is set.
 
         Args:
@@ -141,8 +141,8 @@ class Control:
                 not see it is stopped there just the same, as if it were interrupted.
         """
         stopped = self.cancelled.is_set if timed else self.stopping
-        brake = _Brake(lambda: stopped() or when())
-        return replace(self, cancelled=brake, deadline_s=self.deadline_s if timed else None)
+        flag = _StopFlag(lambda: stopped() or when())
+        return replace(self, cancelled=flag, deadline_s=self.deadline_s if timed else None)
 
     def stopped_by(self) -> Outcome:
         """What ends a search that stops before it is at its end: Ctrl-C, or else the clock."""

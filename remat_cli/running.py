@@ -30,13 +30,13 @@ _SHORTAGES = {
     "memory": re.compile(r"bad_alloc|cannot allocate memory|failed to map segment|out of memory", re.IGNORECASE),
     "processes or threads": re.compile(r"can't start new thread|cannot create thread|pthread_create", re.IGNORECASE),
 }
-_unbroken = threading.Lock()
-_farewells: list[Callable[[], None]] = []
+_critical = threading.Lock()
+_exit_hooks: list[Callable[[], None]] = []
 
 
-def before_leaving(farewell: Callable[[], None]) -> None:
-    """Register ``farewell``, which :func:`leave` calls; it must be quick and must not raise."""
-    _farewells.append(farewell)
+def on_exit(exit_hook: Callable[[], None]) -> None:
+    """Register ``exit_hook``, which :func:`exit_now` calls; it must be quick and must not raise."""
+    _exit_hooks.append(exit_hook)
 
 
 class Abandoned(Exception):
@@ -90,16 +90,16 @@ def run(function: Callable[[], T], control: Control, *, grace_s: float) -> T:
 
 
 @contextmanager
-def unbroken() -> Iterator[None]:
-    """A critical section of a worker thread, which :func:`leave` waits for. Keep it short.
+def critical_section() -> Iterator[None]:
+    """A critical section of a worker thread, which :func:`exit_now` waits for. Keep it short.
 
     Example: from the start of a child process until its end is tied to the end of this process.
     """
-    with _unbroken:
+    with _critical:
         yield
 
 
-def leave(code: int) -> NoReturn:
+def exit_now(code: int) -> NoReturn:
     """End the process now, even if other threads are busy.
 
     Python's own shutdown could crash under a solver that did not stop in time, so no cleanup runs.
@@ -107,9 +107,9 @@ def leave(code: int) -> NoReturn:
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends anyway
     # Never released, so that no critical section begins any more. The timeout is for a thread that hangs in one.
-    _unbroken.acquire(timeout=_LEAVE_WITHIN_S)
-    for farewell in _farewells:
-        farewell()
+    _critical.acquire(timeout=_LEAVE_WITHIN_S)
+    for exit_hook in _exit_hooks:
+        exit_hook()
     os._exit(code)
 
 
@@ -123,7 +123,7 @@ def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         time.sleep(_SWALLOWED_AFTER_S)
         with contextlib.suppress(OSError):
             os.write(2, b"remat: interrupted\n")
-        leave(128 + number)
+        exit_now(128 + number)
 
     with contextlib.suppress(RuntimeError):  # no more threads
         threading.Thread(target=insist, name="remat-interrupted", daemon=True).start()

@@ -1,8 +1,8 @@
-"""Standard output, which a command keeps for its own words.
+"""Standard output, reserved for what a command itself prints.
 
 A document on standard output is worth nothing with one foreign line in it, and libraries print there without being
 asked: solvers a banner, frameworks warnings, a user's model whatever it prints. So :func:`claim` takes file
-descriptor 1 from C code and from child processes, and :func:`kept` takes ``sys.stdout`` from Python code.
+descriptor 1 from C code and from child processes, and :func:`redirected` takes ``sys.stdout`` from Python code.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _safe(stream: TextIO | None, descriptor: int) -> TextIO:
 
 
 @contextmanager
-def kept(*, quiet: bool = False) -> Iterator[None]:
+def redirected(*, quiet: bool = False) -> Iterator[None]:
     """While inside, a command runs: what others print on standard output goes to standard error.
 
     Args:

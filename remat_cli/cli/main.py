@@ -24,8 +24,8 @@ from remat_cli.cli.session import COMPLETION, Session
 from remat_cli.errors import ExitCode, OutOfResources, RematError, UsageError, on_command_line
 from remat_cli.printable import printable
 from remat_cli.registry import suggestion
-from remat_cli.running import interrupt, leave, shortage
-from remat_cli.standard_output import claim, kept
+from remat_cli.running import exit_now, interrupt, shortage
+from remat_cli.standard_output import claim, redirected
 from remat_cli.version import __version__
 
 _STARTED_S = time.monotonic()
@@ -96,7 +96,7 @@ def _command(name: str) -> click.Command:
 def _alone(callback: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(callback)
     def run_alone(**options: Any) -> Any:
-        with kept(quiet=bool(options.get("quiet"))):
+        with redirected(quiet=bool(options.get("quiet"))):
             return callback(**options)
 
     return run_alone
@@ -176,7 +176,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = ExitCode.INTERRUPTED
     except Exception as error:  # anything that ``run`` does not turn into a message is a defect
         code = _defect(error)
-    leave(code)
+    exit_now(code)
 
 
 def _flush(code: int) -> int:

@@ -296,7 +296,7 @@ class _CurveSearch:
             self.outcomes[budget] = Outcome.FINISHED
             return
         limited = control.deadline_s is not None
-        run_clock = clock if limited or clock.deadline_s is None else clock.braked(timed=False)
+        run_clock = clock if limited or clock.deadline_s is None else clock.stoppable(timed=False)
         # The first run for a budget does not start from the plan for a smaller one. That plan is far from optimal
         # here and makes models larger: measured, a run takes a third longer with it, and if it is within the gap the
         # search stops early. The second run gets it.

@@ -117,7 +117,7 @@ class Job:
             witness: Receives every schedule that is published.
 
         Returns:
-            The answer and how the run ended. A run that its own brake stopped ended at its time limit.
+            The answer and how the run ended. A run that its own flag stopped ended at its time limit.
 
         Raises:
             SolverFailed: If the solver fails before there is any schedule.

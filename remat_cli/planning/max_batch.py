@@ -278,7 +278,7 @@ class _Search:
 
     def _attempt(self, batch: int) -> None:
         budget = self.scale.budget(batch)
-        clock = self._clock().braked()  # with a brake of its own: a decision must stop this run, not the search
+        clock = self._clock().stoppable()  # with a flag of its own: a decision must stop this run, not the search
         listener = Decision(self.most_cost, batch, clock, self.listener).report
         answer, _ = self.runs.run(budget, replace(clock, listener=listener))
         ended = answer.exhausted if isinstance(answer, Found) else answer.scope is not None

@@ -237,7 +237,7 @@ class _Search:
         self.tried.append(batch)
         self._inherit(runs.pool)
         most_cost = self.limit(runs.job.graph)
-        clock = self._clock(runs).braked()  # with a brake of its own: a decision must stop this run, not the search
+        clock = self._clock(runs).stoppable()  # with a flag of its own: a decision must stop this run, not the search
         listener = Decision(most_cost, batch, clock, self.listener).report
         answer, _ = runs.run(self.graphs.memory, replace(clock, listener=listener))
         ended = answer.exhausted if isinstance(answer, Found) else answer.scope is not None

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from remat_cli.control import Control
 from remat_cli.errors import SolverUnavailable, UsageError
-from remat_cli.running import before_leaving, shortage, unbroken
+from remat_cli.running import critical_section, on_exit, shortage
 from remat_cli.solvers.base import SolverLog
 
 POLL_S = 0.05
@@ -55,7 +55,7 @@ def _leave_nothing() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-before_leaving(_leave_nothing)
+on_exit(_leave_nothing)
 
 
 @contextlib.contextmanager
@@ -72,7 +72,7 @@ def temporary_folder() -> Iterator[Path]:
     except FileNotFoundError as error:
         hint = "make room there, or set TMPDIR to another folder"
         raise UsageError(f"no temporary file can be written: {error.strerror}", hint=hint) from None
-    with unbroken():
+    with critical_section():
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         _folders.add(folder)
     try:
@@ -174,7 +174,7 @@ def run_process(
     ours, theirs = _channel(terminal)
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(os.fdopen(ours, "rb", buffering=0))
-        with unbroken():  # or remat might end between the two, and leave the child behind
+        with critical_section():  # or remat might end between the two, and leave the child behind
             child = stack.enter_context(_start(arguments, theirs, folder))
             _groups.add(child.pid)
             stack.callback(_groups.discard, child.pid)

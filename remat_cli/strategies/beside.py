@@ -92,14 +92,14 @@ class Beside:
             context,
             publish=partial(publish, box=to_second),
             threads=context.threads - 1,
-            control=context.control.braked(when=pair.proven.is_set),
+            control=context.control.stoppable(when=pair.proven.is_set),
         )
         second.context = replace(
             context,
             publish=partial(publish, box=to_first),
             threads=1,
             seed=context.seed + 1,
-            control=replace(context.control.braked(when=pair.ended.is_set), listener=None),
+            control=replace(context.control.stoppable(when=pair.ended.is_set), listener=None),
             write_model=None,
             solver_log=None,
             trace=[],

@@ -293,7 +293,7 @@ class _Pursuit:
             return bool(fired)
 
         if self.waiting and not stage.kernels and not isinstance(stage.engine, tuple):
-            part = part.braked(when=due)
+            part = part.stoppable(when=due)
         try:
             if isinstance(stage.engine, tuple):
                 self.run(stage.engine, part, maker, depth + 1)

@@ -220,18 +220,18 @@ def test_the_gap_of_progress(cost, bound, gap):
 
 _LEAVING = """
 import sys, threading, time
-from remat_cli.running import leave, unbroken
+from remat_cli.running import exit_now, critical_section
 inside = threading.Event()
 
 def work():
-    with unbroken():
+    with critical_section():
         inside.set()
         time.sleep(float(sys.argv[1]))
         print("finished", flush=True)
 
 threading.Thread(target=work, daemon=True).start()
 inside.wait()
-leave(7)
+exit_now(7)
 """
 
 

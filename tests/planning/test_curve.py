@@ -292,17 +292,17 @@ def test_a_plan_counts_as_proven_by_bounds_for_every_schedule_in_document_order_
 def test_a_run_that_sees_no_deadline_is_stopped_from_outside():
     whole = Control()
     clock = whole.part(most_s=0.05)
-    braked = clock.braked(timed=False)
-    assert braked.remaining_s() is None
-    assert not braked.stopping()
+    stoppable = clock.stoppable(timed=False)
+    assert stoppable.remaining_s() is None
+    assert not stoppable.stopping()
     time.sleep(0.06)
-    assert braked.stopping()
+    assert stoppable.stopping()
     assert not whole.stopping()
 
 
-def test_a_brake_stops_its_run_alone_and_goes_with_the_command():
+def test_a_flag_stops_its_run_alone_and_all_stop_with_the_command():
     whole = Control.within(3600)
-    one, other = whole.braked(), whole.braked(timed=False)
+    one, other = whole.stoppable(), whole.stoppable(timed=False)
     assert one.deadline_s == whole.deadline_s
     one.cancelled.set()
     assert (one.stopping(), other.stopping(), whole.stopping()) == (True, False, False)

@@ -187,12 +187,12 @@ def test_a_killed_parent_leaves_no_orphan(tmp_path: Path) -> None:
 
 
 _LEAVING = """
-from remat_cli.running import leave
+from remat_cli.running import exit_now
 from remat_cli.solvers.process import temporary_folder
 
 with temporary_folder() as folder:
     (folder / "model.mps").write_text("half a mod")
-    leave(9)
+    exit_now(9)
 """
 
 
