@@ -1,1 +1,1 @@
-"""Searches above one solve: runs, curves, batches, the least peak, comparisons."""
+"""From a graph and a budget to a replayed plan: one solve, several budgets, the least peak, batches, comparisons."""
