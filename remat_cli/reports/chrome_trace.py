@@ -96,7 +96,7 @@ def _timed_events(report: Report, plan: Plan, timing: Timing, second: float) -> 
 
 
 def _computation(node: Node, statement: int, time: int) -> dict[str, Any]:
-    """The ``time``-th computation of a node, without its place in the trace."""
+    """The ``time``-th computation of a node, without when it begins and how long it takes."""
     kind = "recomputed" if time > 1 else node.phase.value if node.phase else "computed"
     arguments = {"cost": node.cost, "op": node.op, "statement": statement, "time": time}
     return {"ph": "X", "name": node.id, "cat": kind, "args": arguments}

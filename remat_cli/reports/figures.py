@@ -88,7 +88,7 @@ def linked_figure(linked: Linked, format: str) -> bytes:
         for axes, (name, host), comparison in zip(panels, linked.links, linked.comparisons, strict=True):
             _overheads(axes, comparison)
             axes.set_title(drawable(f"{name}: {host.words}"), fontsize="medium", loc="left")
-        panels[-1].set_xlabel(f"memory budget, {_giga(first)[1]} (fixed memory included)")
+        panels[-1].set_xlabel(f"memory budget, {_byte_unit(first)[1]} (fixed memory included)")
         named = {
             label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
         }
@@ -112,7 +112,7 @@ def figure_bytes(figure: Figure, format: str) -> bytes:
 
 
 def _overheads(axes: Axes, comparison: Comparison) -> None:
-    unit = _giga(comparison)
+    unit = _byte_unit(comparison)
     budgets = [amount / unit[0] for _, amount in comparison.budgets]
     logarithmic = logarithmic_scale(comparison)
     scale = logarithmic if logarithmic.first_shown else Scale(())
@@ -141,7 +141,7 @@ def _overheads(axes: Axes, comparison: Comparison) -> None:
 
 
 def _peaks(axes: Axes, comparison: Comparison) -> None:
-    unit = _giga(comparison)
+    unit = _byte_unit(comparison)
     for line in chart_lines(comparison, lambda row: row.peak_bytes):
         _draw(axes, line, [(row.peak_bytes or 0) / unit[0] for row in line.rows], unit[0])
     amounts = [amount / unit[0] for _, amount in comparison.budgets]
@@ -175,7 +175,7 @@ def line_style(k: int) -> dict[str, Any]:
     }
 
 
-def _giga(comparison: Comparison) -> tuple[float, str]:
+def _byte_unit(comparison: Comparison) -> tuple[float, str]:
     """The unit for bytes in which the largest budget is at least 1."""
     largest = max(amount for _, amount in comparison.budgets)
     for factor, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

@@ -1,8 +1,8 @@
-"""A graph in numbers, as text and as a document, and as DOT for Graphviz."""
+"""A graph in numbers, as text and as a document; the graphs of a divided step as text; and a graph as DOT."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from remat_cli.graph.summary import BudgetHint, Costly, GraphSummary, OpShare, S
 from remat_cli.printable import printable
 from remat_cli.reports.documents import document_json
 from remat_cli.reports.style import Style, fields, render, title
-from remat_cli.reports.table import Column, Table, each
+from remat_cli.reports.table import Column, Table, each, text_columns
 from remat_cli.reports.words import (
     cost_column,
     cost_words,
@@ -180,6 +180,52 @@ def _note(hint: BudgetHint, bound_bytes: int) -> str:
     if not hint.possible:
         return "impossible: below the bound"
     return "about the bound" if hint.bytes * 1000 <= bound_bytes * 1002 else ""
+
+
+def parts_text(files: Sequence[str], graphs: Sequence[Graph], style: Style) -> str:
+    """The parts of a step, the files of their graphs, what crosses between them, and why each ends.
+
+    Args:
+        files: The file of each graph.
+        graphs: The graphs, with ``metadata["part"]``.
+        style: The layout.
+    """
+    from rich.text import Text
+
+    parts = [graph.metadata["part"] for graph in graphs]
+    rows = [
+        (file, f"{len(graph.nodes):,}", str(part["runs"]), _inputs(part))
+        for file, graph, part in zip(files, graphs, parts, strict=True)
+    ]
+    reasons = [(f"part {part['number']} ends", str(part["ends"])) for part in parts if part["ends"]]
+    return render(
+        style,
+        Text(f"PyTorch divides the step into {len(graphs)} parts, and each is a graph:"),
+        Table(text_columns("file", "nodes", "runs", "takes from others"), rows).text(style),
+        fields(
+            [
+                *reasons,
+                ("to train", "solve every part, and pass all plans to remat_backend"),
+                ("memory", "a plan knows its own part; what other parts hold meanwhile is not in it, so leave room"),
+            ],
+            style,
+        ),
+    )
+
+
+def _inputs(part: Mapping[str, Any]) -> str:
+    """``1.05 MB of part 0``: the bytes that a part reads from each other part, and from code between the parts."""
+    sizes: dict[int | None, int] = {}
+    for taken in part["takes"]:
+        sizes[taken["from"]] = sizes.get(taken["from"], 0) + int(taken["bytes"])
+    by_source = sorted(sizes.items(), key=lambda item: -1 if item[0] is None else item[0])
+    return (
+        ", ".join(
+            f"{format_bytes(size)} of {'code between' if source is None else f'part {source}'}"
+            for source, size in by_source
+        )
+        or "-"
+    )
 
 
 def graph_summary_document(summary: GraphSummary) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def chart_lines(comparison: Comparison, amount: Callable[[Row], float | None]) -
         Line(
             name,
             comparison.strategies.index(name),
-            min(_WIDEST, sum(_meet(points[name], points[other], last) for other in order[at + 1 :])),
+            min(_WIDEST, sum(_coincide(points[name], points[other], last) for other in order[at + 1 :])),
             rows_of[name],
         )
         for at, name in enumerate(order)
@@ -63,8 +63,8 @@ def recommended(comparison: Comparison) -> str | None:
     return next((by_name[name] for name in _RECOMMENDED if name in by_name), None)
 
 
-def _meet(one: dict[int, float], other: dict[int, float], last: int | None) -> bool:
-    """Whether two lines share a step; at the last budget they have points, and no steps."""
+def _coincide(one: dict[int, float], other: dict[int, float], last: int | None) -> bool:
+    """Whether two lines have a step in common; at the last budget they have points, and no steps."""
     shared = (one.keys() & other) - {last}
     return any(math.isclose(one[at], other[at], rel_tol=SAME_COST, abs_tol=SAME_COST) for at in shared)
 

@@ -12,8 +12,7 @@ from remat_cli.errors import SHOWN_PROBLEMS
 from remat_cli.plan.check import OVER_BUDGET, Report
 from remat_cli.plan.queues import Queue
 from remat_cli.plan.replay import Severity
-from remat_cli.reports.bars import memory_bar
-from remat_cli.reports.style import Style, fields, render, title
+from remat_cli.reports.style import Mark, Style, cells, fields, render, ruler, title
 from remat_cli.reports.table import Column, Table, each
 from remat_cli.reports.words import (
     certainty,
@@ -312,3 +311,46 @@ def recomputed_words(report: Report) -> str:
     """``3 nodes, 5 extra computations``."""
     again = sum(r.times - 1 for r in report.recomputed)
     return f"{count(len(report.recomputed), 'node')}, {count(again, 'extra computation')}"
+
+
+def memory_bar(report: Report, width: int, style: Style) -> list[Text]:
+    """Peak and budget as a bar: fixed memory, the rest of the peak, the unused or missing part, the no-remat peak."""
+    fixed, peak, budget = report.graph.fixed_memory, report.replay.peak_bytes, report.budget_bytes
+    before = report.no_remat_peak_bytes
+    scale = max(fixed, peak, budget or 0, before)
+    if budget is not None and budget > 4 * max(peak, before):  # a budget far away would squeeze all the rest
+        budget, scale = None, max(fixed, peak, before)
+    if scale == 0:
+        return []
+    limit = peak if budget is None else budget
+    kinds = (
+        (fixed, style.glyph("▒", "="), "blue"),
+        (min(peak, limit), style.glyph("█", "#"), "cyan"),
+        (peak, style.glyph("▓", "!"), "red"),
+        (limit, style.glyph("░", "."), "dim"),
+        (scale, style.glyph("·", " "), "dim"),
+    )
+    bar = [
+        next(
+            ((glyph, colour) for upto, glyph, colour in kinds if (2 * column + 1) * scale <= 2 * width * upto),
+            (" ", ""),
+        )
+        for column in range(width)
+    ]
+
+    def column_of(amount: int) -> int:
+        return min(width - 1, max(0, (2 * width * amount + scale) // (2 * scale) - 1))
+
+    marks = [Mark(column_of(peak), f"peak {format_bytes(peak)}", leftward=budget is not None and budget > peak)]
+    if budget is not None:
+        at = column_of(budget)
+        if budget == peak:
+            marks = [Mark(at, f"peak = budget {format_bytes(budget)}", "bold")]
+        else:
+            marks.append(Mark(at, f"budget {format_bytes(budget)}", "bold", leftward=budget < peak))
+        bar[at] = (style.glyph("┃", "|"), "bold")
+    if 0 < fixed < peak:
+        marks.append(Mark(column_of(fixed), f"fixed {format_bytes(fixed)}", "blue"))
+    if before != peak:
+        marks.append(Mark(column_of(before), f"no-remat {format_bytes(before)}", "dim", leftward=True))
+    return [cells(bar), *ruler(marks, width, style)]

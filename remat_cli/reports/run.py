@@ -61,7 +61,7 @@ def _memory_rows(ran: Mapping[str, Any]) -> list[tuple[str, str]]:
     memory = ran["memory"]
     rows = [
         ("predicted", exact_bytes(memory["predicted"])),
-        ("measured", f"{exact_bytes(memory['measured'])}{_against(memory, ran['device'])}"),
+        ("measured", f"{exact_bytes(memory['measured'])}{_peak_deviation(memory, ran['device'])}"),
     ]
     if memory["predicted_without_workspace"] != memory["predicted"]:
         rows.insert(1, ("", f"{exact_bytes(memory['predicted_without_workspace'])} without workspace"))
@@ -84,7 +84,7 @@ def _copy_rows(ran: Mapping[str, Any]) -> list[tuple[str, str]]:
     if copied is None:
         return []
     out, back = (count(copied[way], "copy", "copies") for way in ("to_host", "from_host"))
-    memory = f"{exact_bytes(copied['measured'])} of host memory{_off(copied['measured'], copied['predicted'])}"
+    memory = f"{exact_bytes(copied['measured'])} of host memory{_deviation(copied['measured'], copied['predicted'])}"
     if ran["device"] == "cpu":
         when = "nothing runs beside the copies on a CPU"
     else:
@@ -100,18 +100,18 @@ def _blocks_rows(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
             "in blocks",
             f"{exact_bytes(memory['predicted_blocks'])} predicted, with the parts of blocks that stay unused",
         ),
-        ("reserved", f"{exact_bytes(reserved)} taken from the device{_off(reserved, wanted)}"),
+        ("reserved", f"{exact_bytes(reserved)} taken from the device{_deviation(reserved, wanted)}"),
         ("", f"and {format_bytes(memory['libraries'])} kept by libraries"),
     ]
 
 
-def _against(memory: Mapping[str, Any], device: str) -> str:
+def _peak_deviation(memory: Mapping[str, Any], device: str) -> str:
     """The measured against the predicted peak. On a CPU, workspace is not measured, so both leave it out."""
     predicted = memory["predicted_without_workspace"] if device == "cpu" else memory["predicted"]
-    return _off(memory["measured"], predicted)
+    return _deviation(memory["measured"], predicted)
 
 
-def _off(measured: int, predicted: int) -> str:
+def _deviation(measured: int, predicted: int) -> str:
     """The difference between a measured and a predicted number."""
     difference = measured - predicted
     if difference == 0:

@@ -1,4 +1,4 @@
-"""The layout of text reports: width, colours and alphabet, headings, and lists of labelled fields.
+"""The layout of text reports: width, colours and alphabet, headings, lists of labelled fields, labels below drawings.
 
 rich does the layout and is imported only when something is rendered. Text from documents never reaches rich as
 markup, and never reaches a terminal raw: see :meth:`Style.clean`.
@@ -25,7 +25,7 @@ NARROWEST = 40
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How the terminal or file that a report is written to shows text.
+    """The width, the colours and the alphabet of the terminal or file that a report is written to.
 
     Attributes:
         width: Columns; values below 40 count as 40. No line is longer.
@@ -126,3 +126,76 @@ def fields(rows: Sequence[tuple[str, str]], style: Style) -> Table:
     for label, value in rows:
         grid.add_row(Text(label), Text(style.clean(value)))
     return grid
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A label for one column of a drawing."""
+
+    column: int
+    label: str
+    style: str = ""
+    leftward: bool = False
+    """Whether the label prefers the left side of its column."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The text in columns ``start`` to ``stop`` - 1 of a line, and whether it starts or ends with a corner."""
+
+    start: int
+    stop: int
+    text: Text
+    starts: bool = False
+    ends: bool = False
+
+
+def ruler(marks: Sequence[Mark], width: int, style: Style) -> list[Text]:
+    """Lines of ``width`` columns with every label beside a corner that points up at its column.
+
+    Labels stand left or right of their corner, on the first line with room for them, the first marks first; a
+    label with no room on either side of its column is shortened.
+    """
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    left, right, stem = style.glyph("╯", "^"), style.glyph("╰", "^"), style.glyph("│", "|")
+    lines: list[list[_Piece]] = []
+    for mark in marks:
+        label = style.short(mark.label, max(mark.column, width - mark.column - 1) - 1)
+        size = cell_len(label) + 2
+        sides = [
+            _Piece(mark.column, mark.column + size, Text(f"{right} {label}", style=mark.style), starts=True),
+            _Piece(mark.column - size + 1, mark.column + 1, Text(f"{label} {left}", style=mark.style), ends=True),
+        ]
+        fitting = [piece for piece in sides if piece.start >= 0 and piece.stop <= width]
+        row, piece = _place(fitting[:: -1 if mark.leftward else 1], lines)
+        drop = _Piece(mark.column, mark.column + 1, Text(stem, style=mark.style or "dim"), starts=True, ends=True)
+        for above in lines[:row]:
+            if all(_apart(drop, other) for other in above):
+                above.append(drop)
+        lines[row].append(piece)
+    drawn = []
+    for line in lines:
+        text, at = Text(), 0
+        for piece in sorted(line, key=lambda item: item.start):
+            text.append(" " * (piece.start - at)).append_text(piece.text)
+            at = piece.stop
+        drawn.append(text)
+    return drawn
+
+
+def _place(candidates: Sequence[_Piece], lines: list[list[_Piece]]) -> tuple[int, _Piece]:
+    """The first line on which a candidate fits, and that candidate; a new line if none has room."""
+    for row, line in enumerate(lines):
+        for candidate in candidates:
+            if all(_apart(candidate, other) for other in line):
+                return row, candidate
+    lines.append([])
+    return len(lines) - 1, candidates[0]
+
+
+def _apart(one: _Piece, other: _Piece) -> bool:
+    """Whether two pieces have enough space between them; two corners may touch."""
+    left, right = (one, other) if one.start < other.start else (other, one)
+    return left.stop + (0 if left.ends and right.starts else 2) <= right.start

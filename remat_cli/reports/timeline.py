@@ -10,7 +10,6 @@ from remat_cli.graph.analysis import peak_bound
 from remat_cli.graph.model import Graph, Phase
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Compute, Plan, Statement
-from remat_cli.reports.bars import Mark, ruler
 from remat_cli.reports.plan import (
     budget_rows,
     claim_line,
@@ -20,7 +19,7 @@ from remat_cli.reports.plan import (
     recomputed_section,
     verdict_line,
 )
-from remat_cli.reports.style import Style, cells, fields, render
+from remat_cli.reports.style import Mark, Style, cells, fields, render, ruler
 from remat_cli.reports.words import cost_words, graph_words, maker
 from remat_cli.units import format_bytes
 
@@ -189,7 +188,7 @@ def why_peak(report: Report, statements: Sequence[Statement], style: Style) -> s
             )
         else:
             why += f"; {style.short(graph.value_name(largest), style.columns // 2)}"
-        why += f" is {_next_use(graph, statements, at, largest, style)}. {_may_go(graph, waiting, style)}"
+        why += f" is {_next_use(graph, statements, at, largest, style)}. {_droppable_words(graph, waiting, style)}"
     elif graph.fixed_memory:
         why += ", and only the fixed memory is in memory beside it"
     else:
@@ -200,7 +199,7 @@ def why_peak(report: Report, statements: Sequence[Statement], style: Style) -> s
     return f"{why}. Every plan of this graph needs at least {format_bytes(bound)}."
 
 
-def _may_go(graph: Graph, waiting: Sequence[tuple[int, int]], style: Style) -> str:
+def _droppable_words(graph: Graph, waiting: Sequence[tuple[int, int]], style: Style) -> str:
     """How many of the ``waiting`` values could be dropped and recomputed, and the cheapest of them per byte."""
     free = [(v, size) for v, size in waiting if size and graph.nodes[graph.producer[v]].recompute]
     if not free:

@@ -39,7 +39,7 @@ def count(number: int, noun: str, nouns: str = "") -> str:
 
 
 def ending_words(ending: Ending, best: str = "this is the best plan") -> str:
-    """What there is to say of how a search ended; empty if it came to its end."""
+    """How a search ended, as a sentence; empty if it came to its end."""
     if ending.outcome in _STOPPED:
         return f"{_STOPPED[ending.outcome]}; {best} found until then"
     return "" if ending.outcome is Outcome.FINISHED else str(ending)

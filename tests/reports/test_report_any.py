@@ -27,14 +27,13 @@ from remat_cli.plan.check import Checked, check
 from remat_cli.plan.difference import compare_plans
 from remat_cli.plan.explanation import explain
 from remat_cli.plan.model import Plan
-from remat_cli.reports.bars import Mark, ruler
 from remat_cli.reports.ci import checks_junit, plan_github
 from remat_cli.reports.diff import diff_text
 from remat_cli.reports.documents import report_document, report_json
 from remat_cli.reports.explanation import explanation_text
 from remat_cli.reports.graph import graph_summary_json, graph_text
 from remat_cli.reports.plan import plan_text
-from remat_cli.reports.style import Style
+from remat_cli.reports.style import Mark, Style, ruler
 from remat_cli.reports.timeline import plan_show, timeline_text
 
 VALIDATOR = jsonschema.Draft202012Validator(

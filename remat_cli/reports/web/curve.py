@@ -59,7 +59,7 @@ def _reasons(rows: Sequence[CurveRow]) -> list[Section]:
 
 
 def _as_comparison(graph: Graph, rows: Sequence[CurveRow]) -> Comparison:
-    """The curve as a comparison of a single strategy, whose charts it has."""
+    """The curve as a comparison of a single strategy, so that the charts of comparisons show it."""
     budgets = tuple((row.asked, row.budget_bytes) for row in rows)
     return Comparison(graph, no_remat_peak(graph), (_LINE,), budgets, {}, tuple(map(_row, rows)))
 

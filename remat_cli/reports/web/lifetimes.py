@@ -85,7 +85,7 @@ def _traces(report: Report, stack: Bands) -> Iterator[dict[str, Any]]:
 
 
 def _rest(report: Report, stack: Bands) -> Iterator[dict[str, Any]]:
-    """What has no band: smaller values by kind, and workspace, on top of the bands."""
+    """The values without a band, by kind, and workspace, on top of the bands."""
     profile = report.replay.profile
     # Of many statements, those with the most memory in use among their neighbours.
     each = max(1, -(-len(profile) // _MOMENTS))

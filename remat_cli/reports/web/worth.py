@@ -58,7 +58,7 @@ def worth_page(worth: Worth, command: str, *, cdn: bool = False) -> str:
 
 
 def _as_comparison(worth: Worth, link: int) -> Comparison:
-    """The offers of one link as a comparison of three strategies, whose chart they have."""
+    """The offers of one link as a comparison of three strategies, so that the chart of comparisons shows them."""
     rows = []
     base = worth.graph.total_cost
     for way in _WAYS:
