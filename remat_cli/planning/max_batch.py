@@ -261,7 +261,7 @@ class _Search:
 
     def _halve(self) -> None:
         while self.low + 1 < min(self.high, self.open_top) and not self.runs.over():
-            batch = self._next()
+            batch = middle(self.low, min(self.high, self.open_top))
             self.tried.append(batch)
             self._attempt(batch)
             if self.low < batch:
@@ -269,16 +269,11 @@ class _Search:
             if not self.runs.job.strategy.minds_budget:
                 return
 
-    def _next(self) -> int:
-        """The batch to try: the geometric mean of the interval, since a budget is inversely proportional to a batch."""
-        top = min(self.high, self.open_top)
-        if self.low == 0:
-            return max(1, top // 2)
-        return min(max(math.isqrt(self.low * top), self.low + 1), top - 1)
-
     def _attempt(self, batch: int) -> None:
         budget = self.scale.budget(batch)
-        clock = self._clock().stoppable()  # with a flag of its own: a decision must stop this run, not the search
+        clock = clock_of(
+            self.runs, self.low, min(self.high, self.open_top)
+        ).stoppable()  # with a flag of its own: a decision must stop this run, not the search
         listener = Decision(self.most_cost, batch, clock, self.listener).report
         answer, _ = self.runs.run(budget, replace(clock, listener=listener))
         ended = answer.exhausted if isinstance(answer, Found) else answer.scope is not None
@@ -299,25 +294,15 @@ class _Search:
         if scope is not None and self.low < batch < self.high:
             self.high, self.scope = batch, scope
 
-    def _clock(self) -> Control:
-        if self.runs.control.deadline_s is None:
-            return self.runs.control.part(most_s=UNTIMED_S)
-        rounds = max(1, math.ceil(math.log2(max(2, min(self.high, self.open_top) - self.low))))
-        return self.runs.first_of(rounds)
-
     def result(self, memory_bytes: int) -> MaxBatch:
         """The result of the search.
 
         Raises:
             LimitReached, Interrupted: If the search had to stop before it found a batch.
         """
-        job, control, over = self.runs.job, self.runs.control, self.runs.over()
-        late = self.low + 1 < self.high and job.strategy.minds_budget and (self.cut_short or over)
-        outcome = control.stopped_by() if late or control.cancelled.is_set() else Outcome.FINISHED
-        if self.low == 0 and outcome is Outcome.INTERRUPTED:
-            raise Interrupted("interrupted before a plan for any batch was found")
-        if self.low == 0 and over:
-            raise LimitReached("the time limit came before a plan for any batch", hint=MORE_TIME)
+        job = self.runs.job
+        undecided = self.low + 1 < self.high and job.strategy.minds_budget
+        outcome = outcome_of(self.runs, self.low, undecided=undecided, cut_short=self.cut_short)
         solved, budget = None, self.scale.budget(max(1, self.low))
         if self.best is not None:
             found = replace(self.best, bounds=self.runs.pool.bounds_at(budget))
@@ -340,6 +325,43 @@ class _Search:
             wall_s=time.monotonic() - job.started_s,
             given=(self.scale.graph_batch,),
         )
+
+
+def middle(low: int, top: int) -> int:
+    """The batch to try between ``low``, which has a plan, and ``top``, which has none.
+
+    It is the geometric mean, since a budget is inversely proportional to a batch.
+    """
+    return min(max(math.isqrt(low * top), low + 1), top - 1) if low else max(1, top // 2)
+
+
+def clock_of(runs: PooledRuns, low: int, top: int) -> Control:
+    """The clock of the next run, if the bisection between ``low`` and ``top`` goes on after it."""
+    if runs.control.deadline_s is None:
+        return runs.control.part(most_s=UNTIMED_S)
+    return runs.first_of(max(1, math.ceil(math.log2(max(2, top - low)))))
+
+
+def outcome_of(runs: PooledRuns, low: int, *, undecided: bool, cut_short: bool) -> Outcome:
+    """How a search ended that found the batch ``low``.
+
+    Args:
+        runs: Its runs.
+        low: The batch; 0 for none.
+        undecided: Whether larger batches are neither found nor proven to be impossible.
+        cut_short: Whether the time limit ended a run for one of them.
+
+    Raises:
+        LimitReached, Interrupted: If it had to stop before it found a batch.
+    """
+    control, over = runs.control, runs.over()
+    late = undecided and (cut_short or over)
+    outcome = control.stopped_by() if late or control.cancelled.is_set() else Outcome.FINISHED
+    if low == 0 and outcome is Outcome.INTERRUPTED:
+        raise Interrupted("interrupted before a plan for any batch was found")
+    if low == 0 and over:
+        raise LimitReached("the time limit came before a plan for any batch", hint=MORE_TIME)
+    return outcome
 
 
 def refuted(pool: SolutionPool, budget_bytes: int, most_cost: float) -> Scope | None:

@@ -8,7 +8,6 @@ network, and the size of working sets, since memory does not fall as the batch g
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
-from remat_cli.control import MORE_TIME, Control, Ending, Outcome, Progress
-from remat_cli.errors import Infeasible, Interrupted, LimitReached, StrategyMismatch, UsageError
+from remat_cli.control import Ending, Outcome, Progress
+from remat_cli.errors import Infeasible, StrategyMismatch, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.batched import Batched, alike
 from remat_cli.graph.model import Graph
@@ -25,7 +24,17 @@ from remat_cli.plan.derive import peak
 from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Scope
 from remat_cli.planning.job import Job
-from remat_cli.planning.max_batch import SEED_MOST_S, SEED_SHARE, SEEDED, UNTIMED_S, Decision, MaxBatch, refuted
+from remat_cli.planning.max_batch import (
+    SEED_MOST_S,
+    SEED_SHARE,
+    SEEDED,
+    Decision,
+    MaxBatch,
+    clock_of,
+    middle,
+    outcome_of,
+    refuted,
+)
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.pooled_runs import PooledRuns
 from remat_cli.planning.solution_pool import SolutionPool
@@ -226,18 +235,20 @@ class _Search:
 
     def _halve(self) -> None:
         while self.low + 1 < self.open_top:
-            batch = max(self.low + 1, math.isqrt(self.low * self.open_top)) if self.low else max(1, self.open_top // 2)
-            runs = self._runs(min(batch, self.open_top - 1))
+            batch = middle(self.low, self.open_top)
+            runs = self._runs(batch)
             if runs.over():
                 return
-            self._attempt(min(batch, self.open_top - 1), runs)
+            self._attempt(batch, runs)
 
     def _attempt(self, batch: int, runs: PooledRuns) -> None:
         """Solve one batch, beginning with the schedules of all others, and draw what follows."""
         self.tried.append(batch)
         self._inherit(runs.pool)
         most_cost = self.limit(runs.job.graph)
-        clock = self._clock(runs).stoppable()  # with a flag of its own: a decision must stop this run, not the search
+        clock = clock_of(
+            runs, self.low, self.open_top
+        ).stoppable()  # with a flag of its own: a decision must stop this run, not the search
         listener = Decision(most_cost, batch, clock, self.listener).report
         answer, _ = runs.run(self.graphs.memory, replace(clock, listener=listener))
         ended = answer.exhausted if isinstance(answer, Found) else answer.scope is not None
@@ -286,11 +297,6 @@ class _Search:
         pool = self._pool(batch)
         return PooledRuns(replace(self.job, graph=pool.graph), pool, self.maker)
 
-    def _clock(self, runs: PooledRuns) -> Control:
-        if runs.control.deadline_s is None:
-            return runs.control.part(most_s=UNTIMED_S)
-        return runs.first_of(max(1, math.ceil(math.log2(max(2, self.open_top - self.low)))))
-
     def result(self) -> MaxBatch:
         """The result of the search.
 
@@ -298,13 +304,8 @@ class _Search:
             LimitReached, Interrupted: If the search had to stop before it found a batch.
         """
         runs = self._runs(max(1, self.low))
-        late = self.low < self.graphs.top and self.low + 1 not in self.refuted and (self.cut_short or runs.over())
-        stopped = late or runs.control.cancelled.is_set()
-        outcome = runs.control.stopped_by() if stopped else Outcome.FINISHED
-        if self.low == 0 and outcome is Outcome.INTERRUPTED:
-            raise Interrupted("interrupted before a plan for any batch was found")
-        if self.low == 0 and runs.over():
-            raise LimitReached("the time limit came before a plan for any batch", hint=MORE_TIME)
+        undecided = self.low < self.graphs.top and self.low + 1 not in self.refuted
+        outcome = outcome_of(runs, self.low, undecided=undecided, cut_short=self.cut_short)
         above = tuple(sorted(batch for batch in self.refuted if batch > self.low))
         return MaxBatch(
             graph=runs.job.graph,
