@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.frame import Row
+from benchmarks.torch.devices import allocated_peak
 
 KNOBS = tuple(k / 10 for k in range(11))
 SOLVERS = ("dp", "ilp")
@@ -211,25 +212,8 @@ class _Subject:
 
     def peak_bytes(self) -> int:
         """Most bytes allocated during a step, beside those at its begin; gradients of the step before are gone."""
-        import torch
-        from torch.profiler import ProfilerActivity, profile
-
         self.module.zero_grad(set_to_none=True)
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            self.step()
-            torch.cuda.synchronize()
-            return int(torch.cuda.max_memory_allocated() - before)
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
-            self.step()
-        live = top = 0
-        for event in session.profiler.kineto_results.events():
-            if event.name() == "[memory]":
-                live += event.nbytes()
-                top = max(top, live)
-        return top
+        return allocated_peak(self.step, self.device)
 
 
 def _own(module: Any) -> Any:

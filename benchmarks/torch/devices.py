@@ -111,16 +111,33 @@ class Cpu:
     def usage(self, step: Callable[[], Any], resident: int) -> Usage:
         """``resident``: bytes that were allocated before, which the profiler does not see."""
         import torch
-        from torch.profiler import ProfilerActivity, profile
 
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
-            step()
-        events = session.profiler.kineto_results.events()
-        changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in enumerate(events) if e.name() == "[memory]")
-        peak = resident + max(accumulate((size for _, _, size in changes), initial=0))
+        peak = resident + allocated_peak(step)
         if self.limits and peak > self.limits[-1]:
             raise torch.OutOfMemoryError(f"out of memory: {peak} bytes of {self.limits[-1]}")
         return Usage(peak, None)
+
+
+def allocated_peak(step: Callable[[], Any], device: str = "cpu") -> int:
+    """Most bytes that PyTorch's allocator handed out during a step, beside those that existed before.
+
+    On a CPU by the events of PyTorch's profiler, on CUDA by the allocator's statistics.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        torch.cuda.synchronize()
+        return int(torch.cuda.max_memory_allocated() - before)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
+        step()
+    events = session.profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in enumerate(events) if e.name() == "[memory]")
+    return max(accumulate((size for _, _, size in changes), initial=0))
 
 
 def device_named(name: str) -> Any:

@@ -10,8 +10,9 @@ import copy
 import statistics
 import sys
 import time
-from itertools import accumulate
 from typing import Any
+
+from benchmarks.torch.devices import allocated_peak
 
 _ROUNDS = 4
 _SOLVE_S = 30.0
@@ -62,15 +63,9 @@ def _step(module: Any, batch: dict[str, Any]) -> None:
 
 def _peak(module: Any, batch: dict[str, Any]) -> int:
     """Bytes of parameters, inputs, and what a step holds at most besides."""
-    from torch.profiler import ProfilerActivity, profile
-
     module.zero_grad(set_to_none=True)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
-        _step(module, batch)
-    events = session.profiler.kineto_results.events()
-    changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in enumerate(events) if e.name() == "[memory]")
     fixed = sum(tensor.nbytes for tensor in [*module.parameters(), *batch.values()])
-    return fixed + max(accumulate((size for _, _, size in changes), initial=0))
+    return fixed + allocated_peak(lambda: _step(module, batch))
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Any
 
 from benchmarks.frame import Column, Row, Session, Table
 from benchmarks.measure import BenchmarkError
+from benchmarks.torch.devices import allocated_peak
 
 ON = ("cpu", "cuda")
 _SIZES = {"cpu": (8, 256, 8, 8, 128), "cuda": (24, 1024, 16, 8, 1024)}
@@ -267,20 +267,5 @@ class Bench:
 
     def peak(self, owner: Any, module: Any) -> int:
         """Most bytes that the allocator handed out during a step, without those that existed before."""
-        import torch
-
         owner.zero_grad(set_to_none=True)
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            self.step(owner, module)
-            torch.cuda.synchronize()
-            return int(torch.cuda.max_memory_allocated() - before)
-        from torch.profiler import ProfilerActivity, profile
-
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
-            self.step(owner, module)
-        events = session.profiler.kineto_results.events()
-        changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in enumerate(events) if e.name() == "[memory]")
-        return max(accumulate((size for _, _, size in changes), initial=0))
+        return allocated_peak(lambda: self.step(owner, module), self.device)

@@ -29,6 +29,7 @@ from typing import Any
 from benchmarks.frame import Column, Row, Session, Table, dump
 from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import BenchmarkError, call
+from benchmarks.torch.devices import allocated_peak
 
 _NAMES = ("Llama", "BERT", "DiT", "ViT")
 _SOLVE_S = 10.0
@@ -202,7 +203,8 @@ def _rows(name: str, module: Any, inputs: dict[str, Any], rounds: int, limit_s: 
         module.module.gradient_checkpointing_disable()
 
     times, flops = _graphs(module, inputs)
-    activations = _peak(checkpointed)
+    checkpointed()
+    activations = allocated_peak(checkpointed)
     like = times.fixed_memory + activations
     plans = [("FLOPs", like, _order(flops, like, limit_s)), ("times", like, _order(times, like, limit_s))]
     for share in (_LESS, 0.85, 0.95):
@@ -323,17 +325,3 @@ def _timed(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[f
             step()
             found[key].append(clock() - started)
     return found
-
-
-def _peak(step: Callable[[], None]) -> int:
-    """Most bytes that a step allocates."""
-    from itertools import accumulate
-
-    from torch.profiler import ProfilerActivity, profile
-
-    step()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
-        step()
-    events = session.profiler.kineto_results.events()
-    changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in enumerate(events) if e.name() == "[memory]")
-    return max(accumulate((size for _, _, size in changes), initial=0))
