@@ -47,8 +47,8 @@ _HEAD = f"""\
 # Auto beside every strategy
 
 Made by `python -m benchmarks.models.contest` from `contest.json`; do not edit. Recomputation in percent of the cost,
-after {LIMIT_S:g} s for each strategy on one core. *Worse* is a plan dearer than that of another strategy by more than
-the gap of {GAP:.2%}, no plan where another has one, or no proof where another has one.
+after {LIMIT_S:g} s for each strategy on one core. *Worse* is a plan that is more expensive than that of another
+strategy by more than the gap of {GAP:.2%}, no plan where another has one, or no proof where another has one.
 """
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.torch.subject import Subject, plan_budget, planner, solved
 
-_DEARER = 4 / 3
+_MOST_COST = 4 / 3
 """Most cost of a step by plan for the largest batch: about one more forward pass."""
 _SMALL, _LARGE = 2, 4
 """Batches that are captured; sizes and costs of others are interpolated linearly."""
@@ -72,7 +72,7 @@ class Batches:
             plan = solve(graph, self.budget, SolveOptions(strategy="dtr", time_limit_s=self.solve_s)).plan
         except RematError:
             return False
-        return bool(plan.claim.cost <= _DEARER * graph.total_cost)
+        return bool(plan.claim.cost <= _MOST_COST * graph.total_cost)
 
     def _trains(self, batch: int, *, plan: bool) -> bool:
         if self.left_s() < 0:
