@@ -1,6 +1,7 @@
 """Measures repeated times with their spread, and fresh processes with their time and peak memory.
 
-Processes are started by :mod:`benchmarks.launch`, so their peak memory is their own.
+Processes are started by :mod:`benchmarks.launch`, so their peak memory is their own. Run as a program, this module
+calls one function, for :func:`call`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +198,7 @@ def call(
     """
     with tempfile.TemporaryDirectory(prefix="remat-bench-") as name:
         answer = Path(name) / "answer.json"
-        command = [sys.executable, "-m", "benchmarks.child", function, json.dumps(arguments), str(answer)]
+        command = [sys.executable, "-m", "benchmarks.measure", function, json.dumps(arguments), str(answer)]
         ended = run_process(command, limit_s=limit_s, variables=variables)
         if ended.problem():
             return Called(None, ended.peak_bytes, ended.problem())
@@ -229,3 +231,21 @@ def largest(called: Iterable[Called]) -> int:
 def _read(stream: Any) -> str:
     stream.seek(0)
     return stream.read().decode("utf-8", errors="replace")
+
+
+def _answer(function: str, arguments: str, answer: str) -> None:
+    """Call ``module:function`` with ``arguments``, and write its values and the peak memory to the file ``answer``."""
+    import resource
+
+    module, _, name = function.partition(":")
+    values = getattr(import_module(module), name)(**json.loads(arguments))
+    used = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    Path(answer).write_text(json.dumps({"peak_bytes": peak_bytes(used), "values": values}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    from remat_cli.running import exit_now
+
+    _answer(*sys.argv[1:])
+    # Leave as the command does: a solver that still runs could crash Python's normal exit.
+    exit_now(0)

@@ -33,7 +33,7 @@ from benchmarks.paper.keras_graphs import FOLDER, exported
 from benchmarks.paper.plots import Panel, draw_bars, draw_curves
 from benchmarks.paper.published import CHECKMATE, FIGURES, PAPERS, published
 from benchmarks.paper.summary import anchor, joined
-from benchmarks.scale import build as scale_graph
+from benchmarks.solving import graph_of
 from remat_cli.api import SolveOptions, solve
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.derive import peak
@@ -467,6 +467,6 @@ def test_the_batch_of_keep_all_does_not_depend_on_costs():
 
 @pytest.mark.parametrize("kind", ["chain", "residual"])
 def test_graphs_of_scale_have_the_nodes_asked_for(kind):
-    graph = scale_graph(kind, 300)
+    graph = graph_of(f"{kind}-300")
     assert len(graph.nodes) in {299, 300}
     assert no_remat_peak(graph) > 0

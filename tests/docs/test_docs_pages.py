@@ -63,6 +63,12 @@ def test_every_page_can_be_reached():
     assert "](docs/README.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_are_there(page):
+    for name in re.findall(r"`([\w.]+/[\w./]+\.py)`", page.read_text(encoding="utf-8")):
+        assert any((folder / name).is_file() for folder in (ROOT, ROOT / "remat_cli")), f"{page.name}: {name}"
+
+
 def test_pages_link_to_the_glossary():
     apart = {"README.md", "glossary.md", "commands.md", "campaigns.md", "configuration.md", "plans-from-others.md"}
     for page in set(PAGES) - {DOCS / name for name in apart} - {DOCS / "releasing.md"}:
