@@ -306,13 +306,10 @@ STRATEGIES = (
     _one(
         "strategies: budget not inclusive",
         "a schedule whose peak is exactly the budget is not taken",
-        "        if height > self.budget_bytes:\n            return False\n        cost",
-        "        if height >= self.budget_bytes:\n            return False\n        cost",
+        "        if new.peak_bytes > self.budget_bytes:",
+        "        if new.peak_bytes >= self.budget_bytes:",
         "strategies/test_cuts.py",
         "strategies/test_optimal.py",
-    ).also(
-        "        if height > self.budget_bytes:\n            return False\n        if cost",
-        "        if height >= self.budget_bytes:\n            return False\n        if cost",
     ),
     _one(
         "strategies: recompute false ignored",
