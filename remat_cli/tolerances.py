@@ -94,4 +94,4 @@ GAP = 1e-4
 INNER_GAP = 1e-6
 """The gap for solvers where rows are still to be added, or where the bound itself is the result (link 7)."""
 CUTS_GAP = 1e-5
-"""The gap for models of a few crowded stages, which are solved many times, each time for a better bound (link 7)."""
+"""The gap for models of a few bottleneck stages, which are solved many times, each time for a better bound (link 7)."""

@@ -362,8 +362,8 @@ def _along_spine(graph: Any) -> Sequence[int]:
     """The schedule of the full recursion along a spine."""
     from remat_cli.control import Control
     from remat_cli.plan.derive import prune
-    from remat_cli.strategies.published.eviction import in_document_order
     from remat_cli.strategies.published.spine import Spine, spine_schedule
+    from remat_cli.strategies.published.twremat import in_document_order
 
     control, n = Control.within(_LIMIT_S), len(graph.nodes)
     computes = spine_schedule(graph, Spine.both(graph, control), n, _LONGEST * n, control)
@@ -374,8 +374,8 @@ def _along_spine(graph: Any) -> Sequence[int]:
 def _recursive(graph: Any) -> tuple[dict[str, int], list[tuple[int, Sequence[int]]]]:
     """The counts of table 1, and the schedule of TWRemat(k) for every k that makes one of its own."""
     from remat_cli.plan.derive import prune
-    from remat_cli.strategies.published.eviction import in_document_order
     from remat_cli.strategies.published.separators import recursive_schedule, skeleton, tree_separators
+    from remat_cli.strategies.published.twremat import in_document_order
 
     root, width = tree_separators(graph)
     counts, todo = set(), [root]

@@ -593,7 +593,7 @@ def _splice(w: Scratch, now: Now, at: int, drop: int, count: int) -> int:
 
 
 @inner
-def _crowded(w: Scratch, now: Now) -> int:
+def _step_over_budget(w: Scratch, now: Now) -> int:
     """A compute of the current sequence, by chance one during which memory is short."""
     best, best_height = 0, -1
     for _ in range(6):
@@ -652,11 +652,11 @@ def _choose(m: Machine, w: Scratch, now: Now, at: int) -> None:
 
 @inner
 def _give_up(m: Machine, w: Scratch, now: Now) -> int:
-    """A trial in which a value that waits at a crowded step is made anew for its next reader; its length, 0 for none.
+    """A trial in which a value that waits where memory is short is made anew for its next reader; its length, or 0.
 
     What it reads may be made anew with it.
     """
-    at = _step_of(m, w, now, _crowded(w, now))
+    at = _step_of(m, w, now, _step_over_budget(w, now))
     if at == now.length:
         return 0
     _choose(m, w, now, at)

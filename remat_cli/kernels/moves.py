@@ -28,7 +28,7 @@ from remat_cli.mip import Ints
 # The parameters of the moves. All are untuned: none was measured against other values.
 _TRIES, _FEW = 60, 5
 """Values to sample when one is dropped, and the most candidates among them to compare."""
-_CROWDED = 0.9
+_STAGE_CUTS = 0.9
 """Probability that a move starts at a slot over the room, if there is one."""
 _AT_READER, _AT_INPUT = 0.6, 0.8
 """Cumulative probabilities of where a value is recomputed: right before its reader, right after the last use of an
@@ -71,7 +71,7 @@ def _somewhere(s: State) -> int:
     """A random slot: mostly one over the room, if there is one."""
     slots = s.now.slots
     start = below(s, slots)
-    if s.now.excess > 0 and uniform(s) < _CROWDED:
+    if s.now.excess > 0 and uniform(s) < _STAGE_CUTS:
         for q in range(start, slots):
             if s.level[q] > 0:
                 return q

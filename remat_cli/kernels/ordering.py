@@ -15,7 +15,7 @@ from remat_cli.graph.arrays import Arrays
 from remat_cli.kernels.compiling import entry, inner
 from remat_cli.mip import Ints
 
-_CROWDED, _LOOKS = 0.8, 30
+_STAGE_CUTS, _LOOKS = 0.8, 30
 """Probability that a move starts at a step over the target, and how many steps are sampled for one. Untuned."""
 _PULLS = 0.5
 """Probability that a move pulls; else it pushes. Untuned."""
@@ -194,7 +194,7 @@ def _where(graph: Arrays, s: State, target: int) -> int:
     """A random step, mostly one over the target."""
     own, seq, before = graph.own, s.seq, s.before
     n = len(seq)
-    if np.random.random() < _CROWDED:
+    if np.random.random() < _STAGE_CUTS:
         for _ in range(_LOOKS):
             p = np.random.randint(n)
             if before[p] + own[seq[p]] > target:

@@ -9,5 +9,5 @@ import signal
 from importlib import import_module
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command handles Ctrl-C and ends the workers
-for _name in ("remat_cli.planning.curve", "remat_cli.strategies.auto", "remat_cli.strategies.optimal", "highspy"):
+for _name in ("remat_cli.planning.curve", "remat_cli.strategies.searches", "highspy"):
     import_module(_name)

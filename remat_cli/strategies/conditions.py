@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 
+from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Copies
 from remat_cli.strategies.chains.opener import chain_first, chain_later
 from remat_cli.strategies.engine import When
-from remat_cli.strategies.shape import is_dense
+
+_MANY_PAIRS, _DENSE = 4_000, 12
+"""With more near pairs than both, in all and per node, annealing and merging find more than windows do. Untuned."""
+
 
 SMALL, MEDIUM, LARGE, VAST = 120, 300, 3_000, 30_000
 """Numbers of nodes. Up to SMALL a proof may use in-stage rows (``targets``). Below MEDIUM a solver finishes before
@@ -16,10 +20,27 @@ as solving blocks (``repeated``)."""
 HANDFUL, FEW, TINY = 10, 30, 60
 """Most nodes for which all states are looked at, since the limit on states comes first beyond; with which a solver
 needs no better start; and for the MILP of the Checkmate paper with split stages. Untuned."""
+MANY = 1_500
+"""Most nodes for which bottleneck stages are looked into again after other methods. Untuned."""
 _CHEAP = 0.02
 """Methods that recompute whole segments have not found plans as cheap as this on networks (``anytime``)."""
 _FULL_PAIRS = 40_000
 """Most (stage, node) pairs of a full support to solve. Untuned."""
+
+
+def near_pairs(graph: Graph) -> int:
+    """Pairs of a node and a reader of it, or a reader of a reader.
+
+    An upper bound on the (stage, node) pairs of a support of depth 1, except for chains of nodes that cost almost
+    nothing.
+    """
+    readers = [sum(len(graph.readers[v]) for v in graph.values_of(i)) for i in range(len(graph.nodes))]
+    return sum(1 + readers[j] for of in graph.readers for j in of)
+
+
+def is_dense(graph: Graph) -> bool:
+    """Whether reading is so dense that a model over all near pairs is slow to build and windows of it find little."""
+    return near_pairs(graph) > max(_MANY_PAIRS, _DENSE * len(graph.nodes))
 
 
 def nodes(least: int = 0, most: float = math.inf) -> When:

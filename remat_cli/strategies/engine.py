@@ -20,8 +20,8 @@ from remat_cli.errors import Interrupted, LimitReached
 from remat_cli.kernels import compiling
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Context, Found, NotFound, StageRecord, Strategy, Task
-from remat_cli.strategies.beside import Beside
 from remat_cli.strategies.incumbent import Incumbent, Verdict
+from remat_cli.strategies.parallel_search import ParallelSearch
 
 _UNDISTURBED_S = 2.0
 """Seconds that a stage has before it is cut short for a postponed one. Untuned."""
@@ -152,7 +152,7 @@ class Pipelined(Strategy):
     def pipeline(self) -> tuple[Stage, ...]:
         """Its stages."""
 
-    def beside(self) -> tuple[Stage, ...]:
+    def second_search(self) -> tuple[Stage, ...]:
         """Stages of a second search, for a second thread; empty for none."""
         return ()
 
@@ -162,9 +162,9 @@ class Pipelined(Strategy):
         With a time limit and two threads or more, a second search runs beside them. Without a limit it does not: then
         the plan would depend on the clock, and otherwise it does not.
         """
-        incumbent, beside = Incumbent.of(task, context, goal=self.goal), self.beside()
-        if beside and (context.threads or 1) > 1 and context.control.deadline_s is not None:
-            Beside.of(incumbent, task).run(context, partial(pursue, self.pipeline()), partial(pursue, beside))
+        incumbent, second = Incumbent.of(task, context, goal=self.goal), self.second_search()
+        if second and (context.threads or 1) > 1 and context.control.deadline_s is not None:
+            ParallelSearch.of(incumbent, task).run(context, partial(pursue, self.pipeline()), partial(pursue, second))
         else:
             pursue(self.pipeline(), incumbent)
         if incumbent.best is not None:
@@ -320,3 +320,13 @@ def engine_at(target: str, incumbent: Incumbent) -> Engine:
     engine = incumbent.engines[target]
     assert isinstance(engine, Engine)
     return engine
+
+
+@dataclass(slots=True)
+class CompiledLoops(Engine):
+    """Starts the compilation of kernels in a thread; returns at once."""
+
+    def work(self, groups: tuple[compiling.Group, ...]) -> bool:
+        """Start compiling ``groups``, in this order."""
+        compiling.warm(groups)
+        return False

@@ -17,8 +17,7 @@ from remat_cli.plan.derive import prune
 from remat_cli.plan.liveness import cost_of, heights
 from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.model import Scope
-from remat_cli.strategies.annealing.pool import Pool
-from remat_cli.strategies.annealing.proposals import Proposal, Proposals
+from remat_cli.strategies.annealing.pool import Pool, Proposal, Proposals
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Task
 from remat_cli.strategies.bounds import strongest
 from remat_cli.strategies.objective import Evaluation, Objective, objective_for, runs_too_often

@@ -23,6 +23,7 @@ from remat_cli.strategies.conditions import (
     LARGE,
     LIMITED,
     LONG_CHAIN,
+    MANY,
     MEDIUM,
     NO_COPYING,
     NO_SCHEDULE,
@@ -41,32 +42,18 @@ from remat_cli.strategies.incumbent import Verdict
 from remat_cli.strategies.published.opener import CHECKPOINTING, MIN_CUTS, OPENING_METHODS, QUICK_METHODS
 
 _ROOM = "remat_cli.strategies"
-_METHODS, _BOUND = f"{_ROOM}.published.opener:PublishedMethods", f"{_ROOM}.bounding"
+_METHODS, _BOUND = f"{_ROOM}.published.opener:PublishedMethods", f"{_ROOM}.openers.cover_bounds"
 _PRICES = f"{_ROOM}.openers.prices:Prices"
-_CROWDED = f"{_ROOM}.openers.crowded:CrowdedStages"
+_STAGE_CUTS = f"{_ROOM}.openers.stage_cuts:StageCuts"
 _CHAIN = f"{_ROOM}.chains.opener:ChainStructure"
 _GROWING = f"{_ROOM}.retention.search:Growing"
 _EVENTS, _INSIDE = f"{_ROOM}.retention.proof:EventProof", f"{_ROOM}.retention.proof:InStageProofs"
-_ANNEALING, _TURNS = f"{_ROOM}.annealing.workers:Annealing", f"{_ROOM}.turns:Turns"
+_ANNEALING, _ROUND_ROBIN = f"{_ROOM}.annealing.engines:Annealing", f"{_ROOM}.round_robin:RoundRobin"
 
-_INSIDE_MOST = 1_500
-"""Most nodes for which crowded stages are looked into again after other methods. Untuned."""
 _EAGER_PAIRS, _PROOF_PAIRS = 10_000, 60_000
 """Most pairs of a proof that comes before deeper supports, which are about as large; and of any proof. Untuned."""
 
-_CHAIN_FIRST = Stage(
-    "chain-first",
-    _CHAIN,
-    "gives the optimum if all sizes are equal",
-    when=CHAIN,
-    until=Verdict.EXACT,
-    share=0.2,
-    most_s=4.0,
-    maker="optimal",
-)
-
-_BLOCKS = f"{_ROOM}.repeated.search:Repetition"
-_LOOPS = f"{_ROOM}.openers.compiled:CompiledLoops"
+_BLOCKS, _LOOPS = f"{_ROOM}.repeated.search:Repetition", f"{_ROOM}.engine:CompiledLoops"
 
 OPENERS = (
     Stage(
@@ -115,7 +102,16 @@ OPENERS = (
         share=0.6,
         most_s=15.0,
     ),
-    _CHAIN_FIRST,
+    Stage(
+        "chain-first",
+        _CHAIN,
+        "gives the optimum if all sizes are equal",
+        when=CHAIN,
+        until=Verdict.EXACT,
+        share=0.2,
+        most_s=4.0,
+        maker="optimal",
+    ),
 )
 """The first plan is published here, before anything else begins."""
 
@@ -141,9 +137,9 @@ _SQUEEZE = Stage(
 )
 """Fits `segnet` into its largest working set, where annealing for the cost finds nothing in a minute (``tight``)."""
 
-_MENDING = Stage(
-    "mending",
-    f"{_ROOM}.annealing.mending:Mending",
+_REPAIR = Stage(
+    "repair",
+    f"{_ROOM}.annealing.repair:Repair",
     "makes a schedule fit that costs little more than a bound",
     when=nodes(FEW + 1, LARGE - 1),
     share=0.25,
@@ -152,9 +148,9 @@ _MENDING = Stage(
 )
 """`resnet50` at 1.1 times its least peak: from 24.5% to 19.4% over no-remat; `segnet`: from 66 to 59% (``tight``)."""
 
-_CROWDED_STAGES = Stage(
-    "crowded",
-    _CROWDED,
+_STAGE_CUTS_LATER = Stage(
+    "stage-cuts",
+    _STAGE_CUTS,
     "gives a bound that often meets the incumbent",
     when=nodes(MEDIUM),
     share=0.1,
@@ -166,8 +162,8 @@ _CROWDED_STAGES = Stage(
 _STARTS = (
     Stage("quick-bound", f"{_BOUND}:QuickBound", "a bound in a second, however large the graph", share=0.1, most_s=3.0),
     replace(
-        _CROWDED_STAGES,
-        name="crowded-small",
+        _STAGE_CUTS_LATER,
+        name="stage-cuts-small",
         why="is often optimal on training steps after a few solves",
         when=nodes(most=MEDIUM - 1),
         until=Verdict.SETTLED,
@@ -176,8 +172,8 @@ _STARTS = (
         least_s=1.0,
     ),
     replace(
-        _CROWDED_STAGES,
-        name="crowded-first",
+        _STAGE_CUTS_LATER,
+        name="stage-cuts-first",
         why="finds the optimum within two seconds, or leaves it to other methods",
         when=nodes(MEDIUM, LARGE - 1),
         until=Verdict.SETTLED,
@@ -284,7 +280,7 @@ _STARTS = (
     ),
     Stage(
         "polish",
-        f"{_ROOM}.annealing.polish:Polish",
+        f"{_ROOM}.annealing.engines:Polish",
         "removes recomputations that are not needed",
         when=nodes(MEDIUM) & FRESH,
         until=Verdict.SETTLED,
@@ -301,9 +297,9 @@ _STARTS = (
         most_s=60.0,
         kernels=("repeated", "flow"),
     ),
-    _CROWDED_STAGES,
-    replace(_MENDING, when=nodes(SMALL + 1, LARGE - 1)),
-    replace(_MENDING, name="mending-small", when=nodes(FEW + 1, SMALL), share=0.1),  # cuts need the time; untuned
+    _STAGE_CUTS_LATER,
+    replace(_REPAIR, when=nodes(SMALL + 1, LARGE - 1)),
+    replace(_REPAIR, name="repair-small", when=nodes(FEW + 1, SMALL), share=0.1),  # cuts need the time; untuned
     Stage(
         "cover-bound",
         f"{_BOUND}:CoverBound",
@@ -348,11 +344,11 @@ _ALL_STATES = Stage("enumeration", _ENUMERATION, "proves the optimum, whatever t
 _DEPTHS = (1.0, 1.5, 2.0, 3.0, 6.0)
 """How far from its uses a node may be recomputed, in the order of growth. Untuned."""
 
-_INSIDE_CROWDED = Stage(
-    "crowded-inside",
-    _CROWDED,
+_INSIDE_STAGE_CUTS = Stage(
+    "stage-cuts-inside",
+    _STAGE_CUTS,
     "looks into the stages that need the most memory alone",
-    when=SPARSE & nodes(most=_INSIDE_MOST),
+    when=SPARSE & nodes(most=MANY),
     share=0.75,
     most_s=240.0,
     unlimited_s=30.0,
@@ -384,8 +380,8 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
                 kernels=("segments",),
             )
             yield _ANNEALING_FIRST
-            yield _INSIDE_CROWDED
-        yield replace(_MENDING, name=f"mending-{depth:g}")
+            yield _INSIDE_STAGE_CUTS
+        yield replace(_REPAIR, name=f"repair-{depth:g}")
         yield Stage(
             f"proof-{depth:g}",
             _EVENTS,
@@ -406,7 +402,7 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
     return (
         Stage(
             "annealing-merging",
-            _TURNS,
+            _ROUND_ROBIN,
             "finds what windows miss on dense graphs",
             options={"members": ("annealing", "merging"), "patience": 4, "persistent": False},
             when=DENSE,
@@ -415,8 +411,8 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
             kernels=("annealing",),
         ),
         Stage(
-            "turns-short",
-            _TURNS,
+            "round-robin-short",
+            _ROUND_ROBIN,
             "improves the incumbent before larger models take most of the time",
             options={"members": ("annealing", "merging"), "patience": 2, "persistent": False},
             when=nodes(SMALL + 1, LARGE - 1) & SPARSE & SCHEDULE,
@@ -455,7 +451,9 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
     )
 
 
-def turns(members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8, suffix: str = "") -> tuple[Stage, ...]:
+def round_robin(
+    members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8, suffix: str = ""
+) -> tuple[Stage, ...]:
     """Engines that take turns until time or patience is out: those of ``members`` that suit the graph.
 
     Args:
@@ -469,7 +467,7 @@ def turns(members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8, su
         playing = tuple(member for member in members if member not in left_out)
         return Stage(
             name,
-            _TURNS,
+            _ROUND_ROBIN,
             f"{' and '.join(playing) or 'nothing'}, while there is time",
             options={"members": playing, "depth": depth, "patience": patience},
             when=when,
@@ -478,9 +476,9 @@ def turns(members: tuple[str, ...], *, depth: float = 2.0, patience: int = 8, su
 
     # On dense graphs windows find less than annealing. From LARGE on a model takes seconds to state.
     return (
-        stage(f"turns{suffix}", nodes(most=LARGE) & SPARSE, ()),
-        stage(f"turns-dense{suffix}", nodes(most=LARGE) & DENSE, ("windows",) if len(members) > 1 else ()),
-        stage(f"turns-large{suffix}", nodes(LARGE + 1), ("windows", "merging")),
+        stage(f"round-robin{suffix}", nodes(most=LARGE) & SPARSE, ()),
+        stage(f"round-robin-dense{suffix}", nodes(most=LARGE) & DENSE, ("windows",) if len(members) > 1 else ()),
+        stage(f"round-robin-large{suffix}", nodes(LARGE + 1), ("windows", "merging")),
     )
 
 
@@ -488,10 +486,10 @@ _SEARCHED = ("annealing", "merging", "windows")
 
 _LAST = (
     Stage(
-        "crowded-last",
-        _CROWDED,
-        "goes on where crowded stages ran out of their time",
-        when=LIMITED & nodes(most=_INSIDE_MOST),
+        "stage-cuts-last",
+        _STAGE_CUTS,
+        "goes on where bottleneck stages ran out of their time",
+        when=LIMITED & nodes(most=MANY),
         share=0.5,
     ),
     Stage(
@@ -508,7 +506,7 @@ _LAST = (
         when=LIMITED & FULL,
         share=0.5,
     ),
-    *(replace(stage, when=LIMITED & stage.when) for stage in turns(_SEARCHED, suffix="-last")),
+    *(replace(stage, when=LIMITED & stage.when) for stage in round_robin(_SEARCHED, suffix="-last")),
 )
 """No search ends by itself with a gap open before these were tried: stages before them leave parts of the time."""
 
@@ -521,11 +519,13 @@ def optimal(depth: float = 0.0) -> tuple[Stage, ...]:
 def search(members: tuple[str, ...], depth: float, patience: int) -> tuple[Stage, ...]:
     """The stages of ``search``, ``lns`` and ``anneal``, which differ in the engines that take turns."""
     last = _LAST if len(members) > 1 else ()  # the others are one engine alone
-    return (*OPENERS, *_STARTS, *turns(members, depth=depth, patience=patience), *last)
+    return (*OPENERS, *_STARTS, *round_robin(members, depth=depth, patience=patience), *last)
 
 
-BESIDE = (Stage("beside", turns(_SEARCHED), "finds plans while another thread proves bounds", maker="search"),)
-"""The stages of the second thread (see ``beside``)."""
+SECOND_SEARCH = (
+    Stage("second-search", round_robin(_SEARCHED), "finds plans while another thread proves bounds", maker="search"),
+)
+"""The stages of the second thread (see ``parallel_search``)."""
 
 _RECOMPUTING = (
     *OPENERS,
@@ -548,7 +548,7 @@ _RECOMPUTING = (
     ),
     Stage(
         "search-small",
-        turns(_SEARCHED),
+        round_robin(_SEARCHED),
         "improves the incumbent, which makes the next proof faster",
         when=nodes(most=SMALL) & SCHEDULE,
         share=0.2,
@@ -571,7 +571,7 @@ _RECOMPUTING = (
         writes_model=True,
         maker="optimal",
     ),
-    Stage("search", turns(_SEARCHED), "closes the gap that exact methods leave", maker="search"),
+    Stage("search", round_robin(_SEARCHED), "closes the gap that exact methods leave", maker="search"),
     Stage(
         "beyond-one-pass",
         _METHODS,

@@ -157,7 +157,7 @@ def test_fixed_variables_have_no_column_and_unused_ones_the_last() -> None:
 @pytest.mark.parametrize(
     ("work", "loaded"),
     [
-        # Crowded stages solve it, which are arrays from the start.
+        # Bottleneck stages solve it, which are arrays from the start.
         ("assert remat.solve(graph, '80%', remat.SolveOptions(strategy='optimal')).plan.solver == 'highs'", []),
         ("retention.build(graph, no_remat_peak(graph) * 8 // 10, 1.0, Control()).model()", []),
         ("from remat_cli.strategies.published import checkmate_ilp, checkmate_lp", []),

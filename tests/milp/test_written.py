@@ -17,9 +17,9 @@ from remat_cli.solvers.base import Outcome, Request
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Context, Found, Task
 from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.optimal import Optimal
 from remat_cli.strategies.published.checkmate_ilp import CheckmateIlp
 from remat_cli.strategies.retention.solving import Retention
+from remat_cli.strategies.searches import Optimal
 from remat_cli.zoo.registry import build_graph
 
 CHAIN = build_graph("unit-chain{n=17}")

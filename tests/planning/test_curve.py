@@ -157,7 +157,7 @@ def test_a_look_that_gives_up_early_is_taken_again_where_time_is_left(monkeypatc
         tasks.append(task.budget_bytes)
         return NotFound("there was too little time for more")
 
-    monkeypatch.setattr("remat_cli.strategies.auto.Auto.solve", solve_task)
+    monkeypatch.setattr("remat_cli.strategies.searches.Auto.solve", solve_task)
     graph = build_graph("linear{n=6}")
     solve_curve(graph, "60%,70%", SolveOptions(threads=1))
     assert len(tasks) == 2
@@ -319,7 +319,7 @@ def test_only_under_a_time_limit_do_runs_see_a_deadline(monkeypatch, limit_s, ti
         seen.append(context.control.deadline_s is not None)
         return Found(Schedule(tuple(range(len(task.graph.nodes)))))
 
-    monkeypatch.setattr("remat_cli.strategies.auto.Auto.solve", solve_task)
+    monkeypatch.setattr("remat_cli.strategies.searches.Auto.solve", solve_task)
     solve_curve(build_graph("linear{n=8}"), "60%,100%", SolveOptions(time_limit_s=limit_s))
     assert seen
     assert set(seen) == {timed}

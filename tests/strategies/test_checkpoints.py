@@ -21,7 +21,7 @@ from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.solvers.registry import solver_from_spec
 from remat_cli.strategies.base import Context, NotFound, Task
 from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.published.checkpoints import checkpointed, every_root, greedy
+from remat_cli.strategies.published.chen import checkpointed, every_root, greedy
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 

@@ -26,8 +26,8 @@ from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Bound, Context, Task
 from remat_cli.strategies.incumbent import Incumbent, Verdict
-from remat_cli.strategies.openers import crowded as _cuts
-from remat_cli.strategies.openers.crowded import CrowdedStages
+from remat_cli.strategies.openers import stage_cuts as _cuts
+from remat_cli.strategies.openers.stage_cuts import StageCuts
 from remat_cli.tolerances import CUTS_GAP
 from remat_cli.zoo.registry import build_graph
 
@@ -216,7 +216,7 @@ def test_what_is_offered_is_within_the_budget_and_its_bounds_hold() -> None:
         least = bruteforce.least_peak(graph)
         for budget in range(max(1, least - 2), no_remat_peak(graph)):
             best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
-            CrowdedStages(best).turn(Control())
+            StageCuts(best).turn(Control())
             bound = best.bounds.get(Scope.DOCUMENT_ORDER)
             truth = bruteforce.cheapest(graph, budget)
             assert bound is None or bound.cost <= (math.inf if truth is None else truth + 1e-9)
@@ -233,7 +233,7 @@ def test_training_steps_get_an_optimal_plan_at_once(spec: str, percent: int) -> 
     graph = build_graph(spec)
     budget = no_remat_peak(graph) * percent // 100
     best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
-    CrowdedStages(best).turn(Control())
+    StageCuts(best).turn(Control())
     assert best.computes is not None
     assert peak(graph, best.computes) <= budget
     assert best.done()
@@ -242,16 +242,16 @@ def test_training_steps_get_an_optimal_plan_at_once(spec: str, percent: int) -> 
 def test_it_ends_where_cuts_do_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = build_graph("unit-chain{n=17}")
     best = Incumbent.of(Task(chain, 5), Context(Control(), Highs(), threads=1))
-    CrowdedStages(best).turn(Control())
+    StageCuts(best).turn(Control())
     assert best.bounds[Scope.DOCUMENT_ORDER].cost <= 22
     monkeypatch.setattr(_cuts, "_MOST_CUTS", 0)
-    CrowdedStages(best).turn(Control())
+    StageCuts(best).turn(Control())
 
 
 def test_a_solve_that_takes_long_stops_well_within_the_gap_that_is_open() -> None:
     chain = build_graph("unit-chain{n=17}")
     best = Incumbent.of(Task(chain, 5), Context(Control(), Highs(), threads=1))
-    stages = CrowdedStages(best)
+    stages = StageCuts(best)
     assert stages._loose_gap() == pytest.approx(0.1)  # no schedule yet
     best.offer(tuple(s.node for s in solve(chain, "5B").plan.statements if isinstance(s, Compute)))
     for share, gap in ((0.5, 0.1), (0.96, 0.02), (1.0, CUTS_GAP)):
@@ -261,13 +261,13 @@ def test_a_solve_that_takes_long_stops_well_within_the_gap_that_is_open() -> Non
 
 def test_the_largest_excess_is_cut_first_unless_working_sets_leave_little_room() -> None:
     graph = layered(120, 0)
-    roomy = CrowdedStages(Incumbent.of(Task(graph, no_remat_peak(graph) * 9 // 10), Context(Control(), Highs())))
+    roomy = StageCuts(Incumbent.of(Task(graph, no_remat_peak(graph) * 9 // 10), Context(Control(), Highs())))
     profile = no_remat_profile(graph)
     assert not roomy.tight
     assert roomy._over(range(120))[0][1] == profile.index(max(profile))
 
     segnet = build_graph("segnet")
-    least = CrowdedStages(Incumbent.of(Task(segnet, 8_620_710_056), Context(Control(), Highs())))
+    least = StageCuts(Incumbent.of(Task(segnet, 8_620_710_056), Context(Control(), Highs())))
     over = least._over(range(len(segnet.nodes)))
     assert least.tight
     assert over[0][0] == max(working_set(segnet, node) for _, _, node in over)
@@ -277,7 +277,7 @@ def test_the_largest_excess_is_cut_first_unless_working_sets_leave_little_room()
 def test_a_budget_below_a_working_set_is_proven_too_small() -> None:
     graph = build_graph("linear{n=6}")
     best = Incumbent.of(Task(graph, 3), Context(Control(), Highs(), threads=1))
-    CrowdedStages(best).turn(Control())
+    StageCuts(best).turn(Control())
     assert best.verdict is Verdict.IMPOSSIBLE
 
 

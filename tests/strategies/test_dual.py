@@ -20,13 +20,12 @@ from remat_cli.mip import LinearModel
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Request
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies import bounding as bounding_engines
 from remat_cli.strategies import bounds
 from remat_cli.strategies.base import Bound, Context, Found, Task
-from remat_cli.strategies.bounding import QuickBound
 from remat_cli.strategies.cover_dual import Cover, dual_bound
-from remat_cli.strategies.optimal import Optimal
-from remat_cli.strategies.search import Anneal
+from remat_cli.strategies.openers import cover_bounds as bounding_engines
+from remat_cli.strategies.openers.cover_bounds import QuickBound
+from remat_cli.strategies.searches import Anneal, Optimal
 from remat_cli.zoo.registry import build_graph
 
 

@@ -232,7 +232,7 @@ def test_time_that_is_left_goes_to_what_has_not_come_to_its_end(
         best = incumbent(graph, budget, control, strategy_from_spec(name).goal)  # type: ignore[attr-defined] - pipelined
         pursue(strategy_from_spec(name).pipeline(), best)  # type: ignore[attr-defined] - as above
         assert not best.done()
-        assert (asked[-3:] == ["CrowdedStages", "FullSupport", "Turns"]) is (control is not None)
+        assert (asked[-3:] == ["StageCuts", "FullSupport", "RoundRobin"]) is (control is not None)
 
 
 def test_squeezing_finds_a_schedule_where_only_the_tightest_budget_is_given() -> None:

@@ -12,7 +12,7 @@ from remat_cli.milp import retention
 from remat_cli.milp.support import full_support, support_within, widened
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies.annealing.workers import Annealing
+from remat_cli.strategies.annealing.engines import Annealing
 from remat_cli.strategies.base import Bound, Context, Found, Known, Task
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.registry import strategy_from_spec

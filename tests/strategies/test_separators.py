@@ -19,7 +19,6 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.replay import replay
 from remat_cli.planning.solving import SolveOptions, solve
-from remat_cli.strategies.published.eviction import fitted, in_document_order
 from remat_cli.strategies.published.separators import (
     Separator,
     path_separators,
@@ -28,6 +27,7 @@ from remat_cli.strategies.published.separators import (
     tree_separators,
 )
 from remat_cli.strategies.published.tree_decomposition import min_fill
+from remat_cli.strategies.published.twremat import fitted, in_document_order
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 

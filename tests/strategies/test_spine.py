@@ -18,9 +18,9 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive, peak, prune
 from remat_cli.plan.replay import replay
 from remat_cli.planning.solving import SolveOptions, solve
-from remat_cli.strategies.published.eviction import in_document_order
 from remat_cli.strategies.published.separators import path_bags
 from remat_cli.strategies.published.spine import Spine, spine_schedule
+from remat_cli.strategies.published.twremat import in_document_order
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 

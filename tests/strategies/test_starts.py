@@ -17,11 +17,11 @@ from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.matrices import is_frontier_advancing
 from remat_cli.plan.replay import replay
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies.annealing.polish import Polish
+from remat_cli.strategies.annealing.engines import Polish
 from remat_cli.strategies.base import Context, Task
+from remat_cli.strategies.conditions import near_pairs
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.openers.prices import Prices, Pricing
-from remat_cli.strategies.shape import near_pairs
 from remat_cli.zoo.registry import build_graph
 
 

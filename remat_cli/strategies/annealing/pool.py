@@ -9,6 +9,55 @@ from itertools import islice
 from remat_cli.graph.model import Graph
 from remat_cli.plan.matrices import matrices_of, straightened
 
+_MOST = 24
+"""Proposals to remember. Untuned: on `segnet`, `inception-v3` and `resnet50` 3 to 16 are not dominated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A schedule that exceeds the budget.
+
+    Attributes:
+        computes: The schedule.
+        cost: Its cost.
+        excess: What it exceeds the budget by, summed over its steps and divided by the number of nodes, in rooms: the
+            budget without fixed memory.
+    """
+
+    computes: tuple[int, ...]
+    cost: float
+    excess: float
+
+    def dominates(self, other: Proposal) -> bool:
+        """Whether ``other`` is neither cheaper nor nearer to the budget."""
+        return self.cost <= other.cost and self.excess <= other.excess
+
+
+@dataclass(slots=True)
+class Proposals:
+    """Those of which none dominates another.
+
+    Attributes:
+        front: The proposals, the cheapest first and the one nearest to the budget last.
+        taken: How many were taken so far, those that gave way to others included.
+    """
+
+    front: list[Proposal] = field(default_factory=list)
+    taken: int = 0
+
+    def add(self, proposal: Proposal) -> None:
+        """Take a proposal unless another dominates it; of too many, the dearest gives way."""
+        if any(other.dominates(proposal) for other in self.front):
+            return
+        left = [other for other in self.front if not proposal.dominates(other)]
+        self.front = sorted([*left, proposal], key=lambda one: one.cost)[:_MOST]
+        self.taken += proposal in self.front
+
+    def below(self, cost: float) -> list[Proposal]:
+        """Those cheaper than ``cost``."""
+        return [proposal for proposal in self.front if proposal.cost < cost]
+
+
 _REMEMBERED = 50_000
 """Steps beyond which the oldest are forgotten: more than twice the most that a merge takes. Untuned."""
 

@@ -124,7 +124,7 @@ class CrossingBound(Engine):
 
 
 def cut_sets(graph: Graph, budget_bytes: int) -> list[list[int] | None]:
-    """Cuts of the models: all stages of a small graph; else the worst of each of a few parts of the crowded stages."""
+    """Cuts of the models: all stages of a small graph; else the worst of each of a few parts of those that exceed."""
     n = len(graph.nodes)
     if n <= _ALL_CUTS:
         return [None]

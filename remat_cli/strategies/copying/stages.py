@@ -15,7 +15,7 @@ _KERNELS: tuple[compiling.Group, ...] = ("copying",)
 
 _COMPILE = Stage(
     "compile-copying",
-    "remat_cli.strategies.openers.compiled:CompiledLoops",
+    "remat_cli.strategies.engine:CompiledLoops",
     "compiles inner loops beside the search, in the first run after an installation",
     options={"groups": _KERNELS},
 )

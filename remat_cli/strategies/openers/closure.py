@@ -7,7 +7,7 @@ limit to each of its inputs. This is the closure problem (Picard, "Maximal closu
 combinatorial problems", Management Science 22, 1976) with keeping as a paid exception.
 
 The price is then raised until the bytes kept come down to a target: a Lagrangian relaxation of the model of
-``milp/stage_cuts`` with one crowded stage. Each choice gives a line above the dual function; the next price is where
+``milp/stage_cuts`` with one bottleneck stage. Each choice gives a line above the dual function; the next price is where
 the lines of the best choices on either side of the target meet. That takes about six minimum cuts, each a hundredth of
 a second at n = 10,000.
 """

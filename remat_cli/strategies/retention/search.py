@@ -30,12 +30,12 @@ from remat_cli.solvers.base import Termination
 from remat_cli.strategies.annealing.pool import Pool
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import safe_bound
+from remat_cli.strategies.conditions import near_pairs
 from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.incumbent import Verdict
-from remat_cli.strategies.openers.crowded import CrowdedStages, crowded_stages
+from remat_cli.strategies.openers.stage_cuts import StageCuts, stage_cuts_of
 from remat_cli.strategies.retention.proof import confirmed
 from remat_cli.strategies.retention.solving import Retention
-from remat_cli.strategies.shape import near_pairs
 
 _WINDOW_S = 5.0
 """Most seconds for one window. Untuned."""
@@ -70,7 +70,7 @@ _MANY_WINDOWS, _FEW_WINDOWS = 24, 2
 _MERGE_S = 10.0
 """Most seconds for one merge. Untuned."""
 _CUT_S, _CUT_SHARE = 5.0, 0.2
-"""First most seconds, and share of the time left, for one crowded stage more. Untuned."""
+"""First most seconds, and share of the time left, for one bottleneck stage more. Untuned."""
 _FIRST_STEPS, _FEWEST_STEPS, _MOST_STEPS = 400, 50, 20_000
 """Steps to merge: at first, at least and at most. Untuned."""
 
@@ -252,7 +252,7 @@ class Merging(Engine):
 
     most: int = _FIRST_STEPS
     done: frozenset[tuple[int, int]] = frozenset()
-    crowded: CrowdedStages | None = None
+    crowded: StageCuts | None = None
     crowded_s: float = _CUT_S
 
     pool: Pool = field(init=False)
@@ -262,7 +262,7 @@ class Merging(Engine):
         self.pool = self.incumbent.pool = self.incumbent.pool or Pool(self.incumbent.graph)
 
     def work(self, *, merging: bool = True) -> bool:
-        """Solve for one more crowded stage and merge, once.
+        """Solve for one more bottleneck stage and merge, once.
 
         Args:
             merging: Whether to merge too: where nothing of the class is cheaper, only the bound can gain.
@@ -274,11 +274,11 @@ class Merging(Engine):
         return self.incumbent.cost < before
 
     def cut(self) -> None:
-        """Solve for one more crowded stage: for a better bound, and for recomputations to merge."""
+        """Solve for one more bottleneck stage: for a better bound, and for recomputations to merge."""
         if self.incumbent.over():
             return
         if self.crowded is None:
-            self.crowded = crowded_stages(self.incumbent)
+            self.crowded = stage_cuts_of(self.incumbent)
         control = self.incumbent.step(self.crowded_s, _CUT_SHARE)
         computes = self.crowded.run(control)
         if computes is not None:

@@ -1,4 +1,4 @@
-"""Mending: schedules of crowded stages that exceed the budget become schedules that fit."""
+"""Repair: schedules of bottleneck stages that exceed the budget become schedules that fit."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.liveness import cost_of, heights
 from remat_cli.plan.replay import replay
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies.annealing.mending import Mending
-from remat_cli.strategies.annealing.proposals import Proposal, Proposals
+from remat_cli.strategies.annealing.pool import Proposal, Proposals
+from remat_cli.strategies.annealing.repair import Repair
 from remat_cli.strategies.base import Context, Task
 from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.openers.crowded import crowded_stages
+from remat_cli.strategies.openers.stage_cuts import stage_cuts_of
 from remat_cli.zoo.registry import build_graph
 
 
 def cut(graph: Graph, budget: int, rounds: int = 1) -> Incumbent:
-    """An incumbent whose crowded stages were solved ``rounds`` times."""
+    """An incumbent whose bottleneck stages were solved ``rounds`` times."""
     best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
-    stages = crowded_stages(best)
+    stages = stage_cuts_of(best)
     for _ in range(rounds):
         stages.run(Control())
     return best
 
 
-def test_a_schedule_of_crowded_stages_that_exceeds_the_budget_is_repaired() -> None:
+def test_a_schedule_of_bottleneck_stages_that_exceeds_the_budget_is_repaired() -> None:
     graph = build_graph("linear{n=12}")
     budget = 5
     best = cut(graph, budget)
     (wish,) = best.proposals.front
     assert peak(graph, wish.computes) > budget
     assert math.isinf(best.cost)
-    mending = Mending(best)
-    assert mending.fresh
-    assert mending.work(trials=2, patience=1)
+    repair = Repair(best)
+    assert repair.fresh
+    assert repair.work(trials=2, patience=1)
     assert best.computes is not None
     replayed = replay(graph, derive(graph, best.computes))
     assert replayed.peak_bytes <= budget
@@ -50,23 +50,23 @@ def test_a_schedule_of_crowded_stages_that_exceeds_the_budget_is_repaired() -> N
 
 def test_each_schedule_is_mended_once() -> None:
     best = cut(build_graph("linear{n=12}"), 5)
-    mending = Mending(best)
+    repair = Repair(best)
     runs = []
     for _ in range(2):
-        mending.work(trials=2, patience=1)
-        runs.append(mending.runs)
-        assert not mending.fresh
-        assert not mending.work(trials=2, patience=1)
-        assert mending.runs == runs[-1]
+        repair.work(trials=2, patience=1)
+        runs.append(repair.runs)
+        assert not repair.fresh
+        assert not repair.work(trials=2, patience=1)
+        assert repair.runs == runs[-1]
         best.proposals.add(Proposal(tuple(range(len(best.graph.nodes))), best.graph.total_cost, 9.0))
     assert 0 < runs[0] < runs[1]
 
 
-def test_without_a_schedule_of_crowded_stages_there_is_nothing_to_mend() -> None:
+def test_without_a_schedule_of_bottleneck_stages_there_is_nothing_to_repair() -> None:
     best = Incumbent.of(Task(build_graph("linear{n=12}"), 5), Context(Control(), Highs(), threads=1))
-    mending = Mending(best)
-    assert not mending.work(trials=2, patience=1)
-    assert mending.runs == 0
+    repair = Repair(best)
+    assert not repair.work(trials=2, patience=1)
+    assert repair.runs == 0
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -79,7 +79,7 @@ def test_no_mended_schedule_is_cheaper_than_the_optimum(seed: int) -> None:
     assert optimum is not None
     for proposal in best.proposals.below(best.cost):
         assert peak(graph, proposal.computes) > budget
-    Mending(best).work(trials=2, patience=1)
+    Repair(best).work(trials=2, patience=1)
     if best.computes is not None:
         assert peak(graph, best.computes) <= budget
         assert best.cost >= optimum * (1 - 1e-9)
@@ -110,7 +110,7 @@ def test_a_proposal_that_fits_is_the_incumbent_and_a_dear_one_is_forgotten() -> 
     assert not best.proposals.front
     assert not best.propose((0, 1, 2, 3, 4, 5, 6, 5, 6, 7, 8))
     assert not best.proposals.front
-    assert not Mending(best).fresh
+    assert not Repair(best).fresh
 
 
 def test_of_all_proposals_those_stay_that_no_other_dominates() -> None:

@@ -1,9 +1,9 @@
 """Schedules and bounds from a model of the stages that need the most memory alone (see ``milp/stage_cuts``).
 
-The first model has one crowded stage, that of the no-remat peak. If its schedule exceeds the budget at another stage,
-the next model has that stage too. If it exceeds the budget only at a recomputation, the next model looks into the stage
-of that, and then at the recomputation itself. Every round raises the bound; a schedule that fits is as cheap as the
-bound. Training steps often fit after one or two rounds; at tight budgets it takes some twenty.
+The first model has one bottleneck stage, that of the no-remat peak. If its schedule exceeds the budget at another
+stage, the next model has that stage too. If it exceeds the budget only at a recomputation, the next model looks into
+the stage of that, and then at the recomputation itself. Every round raises the bound; a schedule that fits is as cheap
+as the bound. Training steps often fit after one or two rounds; at tight budgets it takes some twenty.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _SHARES = (0.97, 0.93, 0.88, 0.8)
 
 
 @dataclass(slots=True)
-class CrowdedStages(Engine):
-    """Solves one model after the other, each with one more crowded stage.
+class StageCuts(Engine):
+    """Solves one model after the other, each with one more bottleneck stage.
 
     Attributes:
         cuts: The cuts of the next model, ascending; empty when there is nothing left to try.
@@ -218,10 +218,10 @@ class CrowdedStages(Engine):
         return computes if outcome.termination is Termination.OPTIMAL else None
 
 
-def crowded_stages(incumbent: Incumbent) -> CrowdedStages:
+def stage_cuts_of(incumbent: Incumbent) -> StageCuts:
     """The engine that works on ``incumbent`` in all stages of a search: it goes on where it stopped."""
-    engine = engine_at(f"{__name__}:{CrowdedStages.__name__}", incumbent)
-    assert isinstance(engine, CrowdedStages)
+    engine = engine_at(f"{__name__}:{StageCuts.__name__}", incumbent)
+    assert isinstance(engine, StageCuts)
     return engine
 
 

@@ -2,8 +2,9 @@
 
 Where budgets are tight, annealing from no-remat or from a published method ends far from the optimum: what must be
 recomputed together with what, over half of the graph, is a choice that no short move changes. Relaxations make that
-choice well: the model of crowded stages (see ``openers/crowded``), and the retention MILP before its in-stage rows are
-stated, or rounded. Their schedules exceed the budget in some steps, and annealing at a price of excess repairs those.
+choice well: the model of bottleneck stages (see ``openers/stage_cuts``), and the retention MILP before its in-stage
+rows are stated, or rounded. Their schedules exceed the budget in some steps, and annealing at a price of excess repairs
+those.
 
 Which choices a walk gives up is decided early and by chance: on `segnet` at 1.1 times its least peak, walks from one
 schedule end mostly at 43 to 49% over no-remat or at 62 to 70%, seldom in between (single runs, not kept). So many short
@@ -64,7 +65,7 @@ class _Result:
 
 
 @dataclass(slots=True)
-class Mending(Engine):
+class Repair(Engine):
     """Makes proposed schedules fit (see ``Incumbent.propose``).
 
     Attributes:
@@ -98,7 +99,7 @@ class Mending(Engine):
         return proposals.taken > self.taken and bool(proposals.below(self.incumbent.cost))
 
     def work(self, trials: int = _TRIALS, patience: int = _PATIENCE) -> bool:
-        """Mend until ``patience`` races in a row found nothing cheaper; whether the incumbent got cheaper.
+        """Repair until ``patience`` races in a row found nothing cheaper; whether the incumbent got cheaper.
 
         It goes on where the clock stopped it. When it has come to its end, only a new proposal gives it more to do:
         annealing goes on from the incumbent.
@@ -158,7 +159,7 @@ class Mending(Engine):
         for part in range(_SLICES):
             if incumbent.context.control.stopping():
                 break
-            incumbent.report("mending")
+            incumbent.report("repair")
             walk.advance(moves, heat * _COLD ** (part / _SLICES), heat * _COLD ** ((part + 1) / _SLICES))
         self.runs += 1
         for computes in (walk.best, walk.last):

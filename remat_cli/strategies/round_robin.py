@@ -10,20 +10,20 @@ from typing import Any, ClassVar
 from remat_cli.errors import LimitReached
 from remat_cli.strategies.engine import Engine, Gained, engine_at
 from remat_cli.strategies.incumbent import Verdict
-from remat_cli.strategies.openers.crowded import crowded_stages
+from remat_cli.strategies.openers.stage_cuts import stage_cuts_of
 
 MEMBERS = {
-    "annealing": "remat_cli.strategies.annealing.workers:Annealing",
+    "annealing": "remat_cli.strategies.annealing.engines:Annealing",
     "merging": "remat_cli.strategies.retention.search:Merging",
     "windows": "remat_cli.strategies.retention.search:Windows",
 }
 """The engines that can take part. Merging runs right after annealing, whose schedules it combines."""
-_MENDING = "remat_cli.strategies.annealing.mending:Mending"
+_REPAIR = "remat_cli.strategies.annealing.repair:Repair"
 """Runs after merging, whose models propose schedules."""
 _LEAST_SHARE = 0.2
 """Least share of the time for annealing and for windows: a gain rate is known only of an engine that runs. Untuned."""
 _ENOUGH = 0.5
-"""Share of the time after which to stop if only schedules outside a class can be cheaper, and crowded stages have
+"""Share of the time after which to stop if only schedules outside a class can be cheaper, and bottleneck stages have
 nothing left to look into: on G1 at 90% they are found within seconds (benchmark ``targets``)."""
 _PATIENCE_BEYOND = 2
 """Idle rounds before the end in that case. Untuned."""
@@ -63,7 +63,7 @@ class _Clock:
 
 
 @dataclass(slots=True)
-class Turns(Engine):
+class RoundRobin(Engine):
     """Lets annealing, with merging after it, and windows take turns.
 
     Without a time limit each runs in every round, so that the result does not depend on the clock. With one, the member
@@ -128,10 +128,10 @@ class Turns(Engine):
             return gained.more
         merged = self._timed(self.merging, merging, merging=incumbent.verdict is not Verdict.CLASS)
         clock.join(self.merging)
-        mended = engine_at(_MENDING, incumbent).turn(
+        repaired = engine_at(_REPAIR, incumbent).turn(
             incumbent.context.control, incumbent.crediting[0], trials=2, patience=1
         )
-        return gained.more or merged.more or mended.more
+        return gained.more or merged.more or repaired.more
 
     def _timed(self, clock: _Clock, engine: Engine, **options: Any) -> Gained:
         """One turn of ``engine``, on ``clock``."""
@@ -155,5 +155,5 @@ class Turns(Engine):
         remaining = self.incumbent.context.control.remaining_s()
         if remaining is None or not math.isfinite(remaining):
             return False
-        open_still = self.incumbent.verdict is not Verdict.CLASS or bool(crowded_stages(self.incumbent).cuts)
+        open_still = self.incumbent.verdict is not Verdict.CLASS or bool(stage_cuts_of(self.incumbent).cuts)
         return open_still or remaining > _ENOUGH * at_first_s

@@ -43,7 +43,7 @@ class Mailbox:
 
 
 @dataclass(slots=True)
-class Beside:
+class ParallelSearch:
     """The second of two searches for a task.
 
     It begins when the first has a schedule, and ends with it. If what both found together is a proof, it stops the
@@ -64,13 +64,13 @@ class Beside:
     proven: threading.Event = field(default_factory=threading.Event)
 
     @classmethod
-    def of(cls, incumbent: Incumbent, task: Task) -> Beside:
+    def of(cls, incumbent: Incumbent, task: Task) -> ParallelSearch:
         """A second search beside the one of ``incumbent``, which gives it one of its threads."""
         context = incumbent.context
         assert context.threads is not None
         to_first, to_second = Mailbox(), Mailbox()
         second = Incumbent.of(replace(task, known=None, news=to_second.take), context, goal=incumbent.goal)
-        record = StageRecord("beside", 0, second.cost, second.bound.cost)
+        record = StageRecord("second-search", 0, second.cost, second.bound.cost)
         pair = cls(incumbent, second, record)
         for bound in incumbent.bounds.values():
             second.raise_bound(bound)
@@ -118,7 +118,7 @@ class Beside:
             Interrupted, SolverUnavailable, SolverFailed: From the first search.
         """
         context.trace.append(self.record)
-        thread = threading.Thread(target=self._work, args=(second,), name="remat-beside", daemon=True)
+        thread = threading.Thread(target=self._work, args=(second,), name="remat-second-search", daemon=True)
         thread.start()
         try:
             first(self.first)

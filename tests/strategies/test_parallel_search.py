@@ -18,8 +18,8 @@ from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
 from remat_cli.solvers.registry import usable_solver
 from remat_cli.strategies.base import Bound, Context, Found, Schedule, Task
-from remat_cli.strategies.beside import Beside, Mailbox
 from remat_cli.strategies.incumbent import Incumbent, Verdict
+from remat_cli.strategies.parallel_search import Mailbox, ParallelSearch
 from remat_cli.zoo.registry import build_graph
 
 CHAIN = build_graph("unit-chain{n=9}")
@@ -36,7 +36,7 @@ def pair(published=lambda found: None):
     """Two searches for a plan of the chain."""
     context = Context(Control.within(30.0), usable_solver("highs"), threads=2, publish=published)
     incumbent = Incumbent.of(Task(CHAIN, BUDGET), context)
-    return context, incumbent, Beside.of(incumbent, Task(CHAIN, BUDGET))
+    return context, incumbent, ParallelSearch.of(incumbent, Task(CHAIN, BUDGET))
 
 
 def wait_for(condition):
@@ -83,7 +83,7 @@ def test_the_second_search_ends_with_the_first_one_and_its_failure_is_recorded()
 
     beside.run(context, first, fails)
     assert incumbent.cost == CHEAPEST
-    assert [record.note for record in context.trace if record.name == "beside"] == ["it broke"]
+    assert [record.note for record in context.trace if record.name == "second-search"] == ["it broke"]
     seconds = []
     context, _, beside = pair()
     beside.run(context, first, lambda mine: seconds.append(wait_for(mine.context.control.stopping)))

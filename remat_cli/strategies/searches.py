@@ -2,10 +2,93 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from remat_cli.errors import UsageError
+from remat_cli.strategies.base import Context, Found, NotFound, Task
 from remat_cli.strategies.engine import Pipelined, Stage
+from remat_cli.strategies.incumbent import Verdict
+from remat_cli.strategies.keep_all import kept_all
+
+_ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Auto(Pipelined):
+    """``keep-all`` if it fits the budget, else quick methods, ``optimal``, and ``search`` until the gap is reached.
+
+    The stages are those of ``pipeline.AUTO``. A few graphs have a plan though no frontier-advancing one exists. Where
+    nothing else finds one and the graph is small, ``checkmate-ilp`` with split stages looks for it.
+
+    Attributes:
+        stages: Names of the stages to run, joined by ``+``, or ``all``. ``remat strategies auto`` lists them.
+    """
+
+    stages: str = field(default=_ALL, metadata={"help": "stages to run, joined by +; see remat strategies auto"})
+
+    name: ClassVar[str] = "auto"
+    summary: ClassVar[str] = "keep-all if it fits, else quick methods, optimal, and search until the gap is reached"
+    reference: ClassVar[str] = ""
+    uses_solver: ClassVar[bool] = True
+    copies: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse names that no stage has."""
+        if self.stages != _ALL:
+            from remat_cli.strategies.pipeline import AUTO
+
+            known = [stage.name for stage in AUTO]
+            for name in self.stages.split("+"):
+                if name not in known:
+                    raise UsageError(f'auto{{stages}}: "{name}" is not a stage', hint=f"stages: {', '.join(known)}")
+
+    def solve(self, task: Task, context: Context) -> Found | NotFound:
+        """Run the stages; the answer names the strategy that made it."""
+        return kept_all(task) or Pipelined.solve(self, task, context)
+
+    def pipeline(self) -> tuple[Stage, ...]:
+        """All stages, or those that were chosen."""
+        from remat_cli.strategies.pipeline import AUTO
+
+        chosen = self.stages.split("+")
+        return tuple(stage for stage in AUTO if self.stages == _ALL or stage.name in chosen)
+
+    def second_search(self) -> tuple[Stage, ...]:
+        """Annealing, merging and windows, which find plans while the stages prove bounds; none for chosen stages."""
+        from remat_cli.strategies.pipeline import SECOND_SEARCH
+
+        return SECOND_SEARCH if self.stages == _ALL else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Optimal(Pipelined):
+    """The retention MILP over growing supports; without a proof of optimality it gives a bound.
+
+    Attributes:
+        depth: The only support to use: how far from its uses a node may be recomputed. 0 lets it grow.
+    """
+
+    depth: float = field(default=0.0, metadata={"help": "how far from its uses a node may be recomputed; 0: grow"})
+
+    name: ClassVar[str] = "optimal"
+    summary: ClassVar[str] = "the optimal schedule, by the retention MILP over a growing support"
+    reference: ClassVar[str] = ""
+    uses_solver: ClassVar[bool] = True
+    goal: ClassVar[Verdict] = Verdict.CLASS
+
+    def __post_init__(self) -> None:
+        """Refuse a negative or infinite depth."""
+        if not 0 <= self.depth < math.inf:
+            raise UsageError(f"optimal{{depth={self.depth:g}}}: the depth must be 0 or more")
+
+    def pipeline(self) -> tuple[Stage, ...]:
+        """Open, bound, and solve over growing supports until no frontier-advancing schedule is cheaper."""
+        from remat_cli.strategies import pipeline
+
+        return pipeline.optimal(self.depth)
+
 
 _DEPTH: dict[str, Any] = {"help": "how far from its uses a node may be recomputed in a window"}
 _PATIENCE: dict[str, Any] = {"help": "idle rounds after which it ends when there is no time limit"}
@@ -35,11 +118,11 @@ class Search(Pipelined):
         """Start from what is known, or from a rounded relaxation; then search until time or patience is out."""
         return _stages(("annealing", "merging", "windows"), self.depth, self.patience)
 
-    def beside(self) -> tuple[Stage, ...]:
+    def second_search(self) -> tuple[Stage, ...]:
         """The same engines with another seed."""
-        from remat_cli.strategies.pipeline import BESIDE
+        from remat_cli.strategies.pipeline import SECOND_SEARCH
 
-        return BESIDE
+        return SECOND_SEARCH
 
 
 @dataclass(frozen=True, slots=True)
