@@ -23,7 +23,7 @@ from seeded import seeded
 from remat_cli.control import Ending, Outcome
 from remat_cli.graph.model import Graph, Node
 from remat_cli.graph.summary import summarize
-from remat_cli.plan.check import Checked, check
+from remat_cli.plan.check import Checked, Report, check
 from remat_cli.plan.difference import compare_plans
 from remat_cli.plan.explanation import explain
 from remat_cli.plan.model import Plan
@@ -49,6 +49,14 @@ def assert_fits(text: str, style: Style) -> None:
     assert style.unicode or bare.isascii()
     widest = max(bare.split("\n"), key=cell_len)
     assert cell_len(widest) <= style.columns, widest
+
+
+def assert_reports_fit(plan: Plan, style: Style) -> Report:
+    """The reports on a plan and on its graph fit; the report."""
+    report = check(plan)
+    for text in (plan_text(report, style), plan_show(report, plan, style), graph_text(summarize(plan.graph), style)):
+        assert_fits(text, style)
+    return report
 
 
 @settings(max_examples=150, deadline=None)
@@ -85,13 +93,8 @@ def test_large_plans(seed: int) -> None:
         rng, 400, max_outputs=3, max_size=2**40, zero_outputs=True, workspace=True, random_outputs=True, phases=True
     )
     computes = [k for i in range(400) for k in (*(rng.randrange(i) for _ in range(rng.randint(0, min(i, 3)))), i)]
-    plan = plan_of(graph, computes, 2**44)
-    report = check(plan)
     for width in (60, 80, 120):
-        style = Style(width, False, True)
-        assert_fits(plan_show(report, plan, style), style)
-        assert_fits(plan_text(report, style), style)
-        assert_fits(graph_text(summarize(graph), style), style)
+        assert_reports_fit(plan_of(graph, computes, 2**44), Style(width, False, True))
 
 
 @pytest.mark.parametrize(
@@ -107,11 +110,8 @@ def test_large_plans(seed: int) -> None:
 @pytest.mark.parametrize("budget", [None, 0, 1, 2**90])
 def test_extreme_graphs(graph: Graph, budget: int | None) -> None:
     plan = plan_of(graph, range(len(graph.nodes)), budget)
-    report = check(plan)
     for style in (Style(40, True, True), Style(80, False, False)):
-        assert_fits(plan_text(report, style), style)
-        assert_fits(plan_show(report, plan, style), style)
-        assert_fits(graph_text(summarize(graph), style), style)
+        report = assert_reports_fit(plan, style)
     VALIDATOR.validate(report_document(report))
     ElementTree.fromstring(checks_junit([Checked("p", report)]))
 
@@ -135,10 +135,7 @@ def test_odd_cost_units(unit: str, width: int) -> None:
     graph = dataclasses.replace(training_chain(), cost_unit=unit)
     plan = plan_of(graph, checkpointed(), 10**10)
     style = Style(width, False, True)
-    report = check(plan)
-    assert_fits(plan_show(report, plan, style), style)
-    assert_fits(plan_text(report, style), style)
-    assert_fits(graph_text(summarize(graph), style), style)
+    report = assert_reports_fit(plan, style)
     assert_fits(explanation_text(explain(plan, report, 1), style), style)
     kept = check(plan_of(graph, range(25), None))
     assert_fits(diff_text(compare_plans(kept, report), (), style), style)
