@@ -182,7 +182,7 @@ def measured(name: str, folder: str, rounds: int, solve_s: float) -> list[Row]:
 def _rates(folder: Path) -> str:
     """A file with the rates of this moment: the same machine may be a tenth slower on another day."""
     from remat_cli.frontends.rates import Rates, processor
-    from remat_cli.frontends.torch.costing.measure import measure
+    from remat_cli.frontends.torch.costing.device import measure
 
     path = folder / "rates.json"
     path.write_text(dump(Rates(processor(), *measure("cpu")).document()), encoding="utf-8")
@@ -295,8 +295,8 @@ def _step(graph: Any, statements: Any) -> Callable[[], Any]:
     """A step by plan, as ``remat run`` runs it: with random weights and inputs."""
     import torch
 
-    from remat_cli.frontends.torch.executing.inputs import place_tensor, seeded
     from remat_cli.frontends.torch.executing.program import program
+    from remat_cli.frontends.torch.measuring.operations import place_tensor, seeded
     from remat_cli.frontends.torch.reading import read_step
 
     function = program(graph, statements, "cpu")

@@ -56,7 +56,7 @@ def export_torch(text: str, *, device: str = "cpu", cost: str = "device", compil
         CaptureFailed: If the step cannot be captured as one graph.
         UsageError, FrameworkUnavailable: As their names say.
     """
-    from remat_cli.frontends.torch.capturing import export
+    from remat_cli.frontends.torch import export
 
     return export.export_torch(as_text(text, "text"), device=device, cost=as_text(cost, "cost"), compiler=compiler)
 
@@ -79,7 +79,7 @@ def export_torch_parts(
     Raises:
         UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
     """
-    from remat_cli.frontends.torch.capturing import export
+    from remat_cli.frontends.torch import export
 
     return export.export_torch_parts(
         as_text(text, "text"), device=device, cost=as_text(cost, "cost"), compiler=compiler

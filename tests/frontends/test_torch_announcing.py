@@ -13,9 +13,8 @@ from torch import nn
 import remat_cli
 from remat_cli.api.announcing import Announcer
 from remat_cli.control import Progress
-from remat_cli.frontends.torch.telling import clear_live, show_live, tell_stderr
+from remat_cli.frontends.torch.messages import clear_live, show_live, tell_stderr, warn
 from remat_cli.frontends.torch.training.report import Fitted, saving
-from remat_cli.frontends.torch.warning import warn
 from remat_cli.planning.options import SolveOptions
 from remat_cli.zoo.registry import build_graph
 

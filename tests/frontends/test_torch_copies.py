@@ -22,9 +22,9 @@ from remat_cli.control import Control
 from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.executing.forward_backward import forward_backward
 from remat_cli.frontends.torch.executing.host_copies import CudaQueues, HostLink, Stream, pinned_bytes
-from remat_cli.frontends.torch.executing.inputs import place_tensors
 from remat_cli.frontends.torch.executing.program import program
-from remat_cli.frontends.torch.measuring.live_storages import live_storages
+from remat_cli.frontends.torch.measuring.memory import live_storages
+from remat_cli.frontends.torch.measuring.operations import place_tensors
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.training.fitting import fit_module
 from remat_cli.frontends.torch.training.in_place import report_of

@@ -15,9 +15,10 @@ import remat_cli as remat
 from remat_cli.cli.main import run
 from remat_cli.errors import InputError
 from remat_cli.frontends.rates import KINDS, Rates, rate_at, read_rates
-from remat_cli.frontends.torch.capturing import export
+from remat_cli.frontends.torch import export
 from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
-from remat_cli.frontends.torch.costing import device, measure, work
+from remat_cli.frontends.torch.costing import device as costing_device
+from remat_cli.frontends.torch.costing import work
 
 ONE = ((1.0, 1e6),)
 """One unit of work in a microsecond."""
@@ -145,7 +146,7 @@ def test_everything_is_measured_in_the_time_given_and_nothing_else_changes():
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             started = time.perf_counter()
-            launch_us, view_us, per_s = measure.measure("cpu", 0.3)
+            launch_us, view_us, per_s = costing_device.measure("cpu", 0.3)
             assert time.perf_counter() - started < 60  # a few calls of everything take a third of a second when alone
     finally:
         torch.set_default_dtype(torch.float32)
@@ -160,8 +161,15 @@ def test_everything_is_measured_in_the_time_given_and_nothing_else_changes():
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_what_is_measured_are_operations_that_torch_has(device):
     """On tensors without data, by the sizes of each device, so that those for CUDA are seen here too."""
-    for part in (measure._elements, measure._kinds, measure._norms, measure._products, measure._others, measure._large):
-        for case in part("meta", measure._SIZES[device]):
+    for part in (
+        costing_device._elements,
+        costing_device._kinds,
+        costing_device._norms,
+        costing_device._products,
+        costing_device._others,
+        costing_device._large,
+    ):
+        for case in part("meta", costing_device._SIZES[device]):
             assert case.call() is not None
 
 
@@ -169,17 +177,19 @@ def test_what_a_device_does_not_support_has_no_rate(monkeypatch):
     def refuses(a, b):
         raise RuntimeError("not implemented")
 
-    refused = measure._Case.of("product bfloat16", 1, refuses, 1, 2)
-    monkeypatch.setattr(measure, "_products", lambda *given: [refused, *PRODUCTS])
-    _, _, per_s = measure.measure("cpu", 0.01)
+    refused = costing_device._Case.of("product bfloat16", 1, refuses, 1, 2)
+    monkeypatch.setattr(costing_device, "_products", lambda *given: [refused, *PRODUCTS])
+    _, _, per_s = costing_device.measure("cpu", 0.01)
     assert set(per_s) == set(KINDS) - {"product bfloat16", "product float16", "product float64", "batched product"}
-    monkeypatch.setattr(measure, "_products", lambda *given: [measure._Case.of("product float32", 1, refuses, 1, 2)])
+    monkeypatch.setattr(
+        costing_device, "_products", lambda *given: [costing_device._Case.of("product float32", 1, refuses, 1, 2)]
+    )
     with pytest.raises(RuntimeError, match="not implemented"):
-        measure.measure("cpu", 0.01)
+        costing_device.measure("cpu", 0.01)
 
 
 PRODUCTS = [
-    measure._Case.of("product float32", 2 * 8**3, torch.ops.aten.mm.default, torch.ones(8, 8), torch.ones(8, 8))
+    costing_device._Case.of("product float32", 2 * 8**3, torch.ops.aten.mm.default, torch.ones(8, 8), torch.ones(8, 8))
 ]
 
 
@@ -199,7 +209,7 @@ def test_a_step_takes_about_as_long_as_predicted():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        rates = Rates("x", *measure.measure("cpu"))
+        rates = Rates("x", *costing_device.measure("cpu"))
         module, given = Block(), torch.randn(1024, 128)
         seconds = []
         for _ in range(10):
@@ -229,17 +239,17 @@ def at_hand(monkeypatch, tmp_path):
 
     monkeypatch.delenv("REMAT_RATES")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(device, "measure", found)
-    monkeypatch.setattr(device, "_SEEN", {})
+    monkeypatch.setattr(costing_device, "measure", found)
+    monkeypatch.setattr(costing_device, "_SEEN", {})
     return measured
 
 
 def test_the_device_is_measured_once_and_says_so(at_hand, tmp_path, monkeypatch):
     told = []
-    first = device.device_rates("cpu", told.append)
-    assert device.device_rates(torch.device("cpu"), told.append) == first
-    monkeypatch.setattr(device, "_SEEN", {})  # as in another process
-    assert device.device_rates("cpu", told.append) == first
+    first = costing_device.device_rates("cpu", told.append)
+    assert costing_device.device_rates(torch.device("cpu"), told.append) == first
+    monkeypatch.setattr(costing_device, "_SEEN", {})  # as in another process
+    assert costing_device.device_rates("cpu", told.append) == first
     assert at_hand == ["cpu"]
     [words] = told
     [kept] = (tmp_path / "cache" / "remat" / "rates").iterdir()
@@ -250,19 +260,19 @@ def test_the_device_is_measured_once_and_says_so(at_hand, tmp_path, monkeypatch)
 
 
 def test_another_number_of_threads_is_another_device(at_hand, monkeypatch):
-    device.device_rates("cpu", lambda text: None)
+    costing_device.device_rates("cpu", lambda text: None)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
-    assert device.device_rates("cpu", lambda text: None).facts["threads"] == 77
+    assert costing_device.device_rates("cpu", lambda text: None).facts["threads"] == 77
     assert len(at_hand) == 2
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[" * 100_000, '{"schema": "remat-rates/1"}', "\udcff"])
 def test_damaged_rates_are_measured_again(at_hand, tmp_path, monkeypatch, content):
-    device.device_rates("cpu", lambda text: None)
+    costing_device.device_rates("cpu", lambda text: None)
     [kept] = (tmp_path / "cache" / "remat" / "rates").iterdir()
     kept.write_bytes(content.encode("utf-8", "surrogateescape"))
-    monkeypatch.setattr(device, "_SEEN", {})
-    device.device_rates("cpu", lambda text: None)
+    monkeypatch.setattr(costing_device, "_SEEN", {})
+    costing_device.device_rates("cpu", lambda text: None)
     assert len(at_hand) == 2
     assert read_rates(kept.read_text(encoding="utf-8"), "kept")
 
@@ -270,7 +280,7 @@ def test_damaged_rates_are_measured_again(at_hand, tmp_path, monkeypatch, conten
 def test_a_cache_that_cannot_be_written_is_told_and_no_error(at_hand, tmp_path):
     (tmp_path / "cache").write_text("a file", encoding="utf-8")
     told = []
-    assert device.device_rates("cpu", told.append).launch_us == 2
+    assert costing_device.device_rates("cpu", told.append).launch_us == 2
     assert "the rates are not kept: " in told[1]
     assert len(told) == 2
 
@@ -317,10 +327,10 @@ def test_a_file_of_rates_replaces_the_measurement(at_hand, tmp_path, monkeypatch
     path = tmp_path / "other.json"
     path.write_text(json.dumps(GOOD), encoding="utf-8")
     monkeypatch.setenv("REMAT_RATES", str(path))
-    assert device.device_rates("cpu").machine == "m"
+    assert costing_device.device_rates("cpu").machine == "m"
     monkeypatch.setenv("REMAT_RATES", str(tmp_path / "none.json"))
     with pytest.raises(InputError, match="there is no such file"):
-        device.device_rates("cpu")
+        costing_device.device_rates("cpu")
     assert not at_hand
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from remat_cli.api import SolveOptions, fit
-from remat_cli.frontends.torch.capturing.draws import starts
+from remat_cli.frontends.torch.capturing.random_state import starts
 from remat_cli.frontends.torch.training.in_place import report_of
 
 pytestmark = [

@@ -14,10 +14,10 @@ from torch import nn
 
 from remat_cli import fit
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.capturing.export import export_model
-from remat_cli.frontends.torch.capturing.source import as_model
+from remat_cli.frontends.torch.capturing.construction import as_model
 from remat_cli.frontends.torch.executing.program import program
-from remat_cli.frontends.torch.measuring.live_storages import live_storages
+from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.measuring.memory import live_storages
 from remat_cli.frontends.torch.measuring.run import run_plan
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.document import parse_document

@@ -15,7 +15,7 @@ from test_torch_fitting import by_hand
 from torch_plans import plan_of, repeated
 
 import remat_cli
-from remat_cli.frontends.torch.capturing.export import export_model
+from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.measuring.run import run_plan
 from remat_cli.frontends.torch.training.fitting import fit_module
 

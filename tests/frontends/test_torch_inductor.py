@@ -18,13 +18,13 @@ from torch.profiler import ProfilerActivity, profile
 
 import remat_cli as remat
 from remat_cli.frontends.torch.capturing.capture import capture, fake_mode
-from remat_cli.frontends.torch.capturing.export import export_model
-from remat_cli.frontends.torch.capturing.fusion import fusion
-from remat_cli.frontends.torch.capturing.image_layouts import LAYOUT
-from remat_cli.frontends.torch.capturing.inductor_joint import through_inductor
-from remat_cli.frontends.torch.capturing.source import build_model
-from remat_cli.frontends.torch.inductor import images
+from remat_cli.frontends.torch.capturing.construction import build_model
+from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.inductor import image_layouts
 from remat_cli.frontends.torch.inductor.division import _Half
+from remat_cli.frontends.torch.inductor.fusion import fusion
+from remat_cli.frontends.torch.inductor.image_layouts import LAYOUT
+from remat_cli.frontends.torch.inductor.joint import through_inductor
 from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.derive import derive
@@ -320,7 +320,7 @@ def test_channels_last_are_kept_where_depthwise_gradients_take_less(size, kernel
 
     monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(GraphLowering.decide_layout_opt))
     monkeypatch.setattr(GraphLowering, UNLESS, getattr(GraphLowering, UNLESS))
-    images.keep_layouts()
+    image_layouts.keep_layouts()
     shapes = [(2, 16, size, size), (2, 16, size, size), (16, 1, kernel, kernel)]
     graph = torch.fx.Graph()
     read = [graph.placeholder(name) for name in ("gradient", "image", "weight")]

@@ -14,9 +14,9 @@ from torch_plans import plan_of, repeated
 
 import remat_cli
 from remat_cli.errors import CaptureFailed, UsageError
-from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.document import TensorSpec
-from remat_cli.frontends.torch.executing.inputs import new_tensor, seeded
+from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.measuring.operations import new_tensor, seeded
 from remat_cli.frontends.torch.measuring.profile import profile
 from remat_cli.frontends.torch.measuring.run import run_plan
 from remat_cli.frontends.torch.training.fitting import fit_module

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from remat_cli.api import SolveOptions, policy, solve
 from remat_cli.errors import Infeasible, StrategyMismatch, UsageError
-from remat_cli.frontends.torch.capturing.export import export_model
-from remat_cli.frontends.torch.measuring.live_storages import live_storages
+from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.measuring.memory import live_storages
 from remat_cli.frontends.torch.models.gpt import Gpt2
 from remat_cli.frontends.torch.models.unet import UNet
 from remat_cli.frontends.torch.private import weak_storage

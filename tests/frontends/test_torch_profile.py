@@ -13,13 +13,12 @@ from torch_plans import graph_of
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
-from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.document import TensorSpec
-from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensors, seeded
+from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.measuring import profile as profiling
-from remat_cli.frontends.torch.measuring.one_operation import Operations
+from remat_cli.frontends.torch.measuring.memory import above_end, changes_of
+from remat_cli.frontends.torch.measuring.operations import Operations, new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.measuring.profile import profile
-from remat_cli.frontends.torch.measuring.workspace import above_end, changes_of
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.io import dump_document, graph_to_document, load_graph
 from remat_cli.zoo.registry import build_graph

@@ -13,9 +13,9 @@ from torch_plans import graph_of, plain, plan_of, repeated
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, ExitCode, OutOfMemory, UsageError
-from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.executing import program as programs
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told, no_memory, out_of_memory
+from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.measuring import profile as profiling
 from remat_cli.frontends.torch.measuring import run as running
 from remat_cli.frontends.torch.measuring.profile import profile

@@ -17,12 +17,11 @@ from torch_plans import graph_of, plain
 
 from remat_cli.errors import ExecutionFailed, ExitCode, UsageError
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES, build_torch_graph
-from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.codec import operator_named
 from remat_cli.frontends.torch.document import ITEM_BYTES, View
 from remat_cli.frontends.torch.executing import program
-from remat_cli.frontends.torch.executing.pairing import PAIRS
-from remat_cli.frontends.torch.executing.rehearsal import rehearse
+from remat_cli.frontends.torch.executing.rehearsal import PAIRS, rehearse
+from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.installed import BELOW
 from remat_cli.frontends.torch.measuring.profile import profile
 from remat_cli.frontends.torch.measuring.run import run_plan

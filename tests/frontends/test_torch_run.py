@@ -16,9 +16,9 @@ from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, OutOfMemory, UsageError
 from remat_cli.frontends.captured.running import without_workspace
 from remat_cli.frontends.torch.executing import program as programs
-from remat_cli.frontends.torch.executing.inputs import place_tensors
-from remat_cli.frontends.torch.layouts import copied_bytes
+from remat_cli.frontends.torch.executing.strides import copied_bytes
 from remat_cli.frontends.torch.measuring import run as running
+from remat_cli.frontends.torch.measuring.operations import place_tensors
 from remat_cli.frontends.torch.measuring.run import kept_tensor, run_plan
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.io import dump_document

@@ -12,10 +12,10 @@ from torch_plans import graph_of, plain, plan_of, repeated
 from remat_cli import api
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, UsageError
-from remat_cli.frontends.torch.capturing.export import export_model
 from remat_cli.frontends.torch.codec import operator_named
 from remat_cli.frontends.torch.document import Data
 from remat_cli.frontends.torch.executing.program import program
+from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.measuring.profile import profile
 from remat_cli.frontends.torch.measuring.run import run_plan
 from remat_cli.frontends.torch.reading import read_step

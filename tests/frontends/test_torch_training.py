@@ -11,12 +11,12 @@ import torch_models
 from torch_plans import graph_of, plan_of, repeated
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.capturing.export import export_model
-from remat_cli.frontends.torch.capturing.source import as_model
+from remat_cli.frontends.torch.capturing.construction import as_model
 from remat_cli.frontends.torch.executing.forward_backward import forward_backward
-from remat_cli.frontends.torch.executing.inputs import place_tensors
 from remat_cli.frontends.torch.executing.same_graph import difference
-from remat_cli.frontends.torch.measuring.live_storages import live_storages
+from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.measuring.memory import live_storages
+from remat_cli.frontends.torch.measuring.operations import place_tensors
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.training.remat_backend import remat_backend
 from remat_cli.graph.io import dump_document

@@ -15,14 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_plans import graph_of, plan_of, repeated
 
 from remat_cli.frontends.torch.capturing.capture import capture, fake_mode
+from remat_cli.frontends.torch.capturing.construction import build_model
 from remat_cli.frontends.torch.capturing.lower import lower
-from remat_cli.frontends.torch.capturing.source import build_model
 from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.executing import program as programs
 from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, forward_backward
-from remat_cli.frontends.torch.executing.inputs import place_tensors
 from remat_cli.frontends.torch.executing.program import program
 from remat_cli.frontends.torch.executing.same_graph import difference
+from remat_cli.frontends.torch.measuring.operations import place_tensors
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.training import backend as training
 from remat_cli.frontends.torch.training.fitting import fit_module

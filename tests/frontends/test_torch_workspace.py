@@ -13,9 +13,9 @@ from torch.profiler import ProfilerActivity, profile
 
 import remat_cli as remat
 from remat_cli.errors import ExecutionFailed
-from remat_cli.frontends.torch.capturing.export import export_model
-from remat_cli.frontends.torch.measuring import kept_workspaces
-from remat_cli.frontends.torch.measuring.kept_workspaces import with_workspaces
+from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.measuring import memory
+from remat_cli.frontends.torch.measuring.memory import with_workspaces
 from remat_cli.graph.analysis import no_remat_peak
 
 _OTHER_BYTES = 256
@@ -26,7 +26,7 @@ _OTHER_BYTES = 256
 def folder(tmp_path, monkeypatch):
     """An empty cache folder, and no memory of other tests."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kept_workspaces, "_SEEN", {})
+    monkeypatch.setattr(memory, "_SEEN", {})
     return tmp_path / "remat" / "workspaces"
 
 
@@ -137,9 +137,9 @@ def test_each_form_of_an_operation_is_measured_once_and_kept(folder, monkeypatch
     counted = with_workspaces(graph)
     assert no_remat_peak(counted) > no_remat_peak(graph)
     [path] = folder.iterdir()
-    monkeypatch.setattr(kept_workspaces, "workspaces", lambda *_: pytest.fail("it is measured again"))
+    monkeypatch.setattr(memory, "workspaces", lambda *_: pytest.fail("it is measured again"))
     assert with_workspaces(graph) == counted  # this process has seen it
-    monkeypatch.setattr(kept_workspaces, "_SEEN", {})
+    monkeypatch.setattr(memory, "_SEEN", {})
     assert with_workspaces(graph) == counted  # another one has
     assert len(json.loads(path.read_text())) < len(graph.nodes)
 
@@ -151,7 +151,7 @@ def test_a_damaged_file_is_measured_again(folder, monkeypatch, damage):
     [path] = folder.iterdir()
     known = path.read_text()
     path.write_text(damage)
-    monkeypatch.setattr(kept_workspaces, "_SEEN", {})
+    monkeypatch.setattr(memory, "_SEEN", {})
     assert with_workspaces(graph) == counted
     assert path.read_text() == known
 
@@ -162,6 +162,6 @@ def test_what_cannot_run_alone_is_named(monkeypatch):
             raise ExecutionFailed("it fails")
         return [0] * len(indices)
 
-    monkeypatch.setattr(kept_workspaces, "workspaces", fails)
+    monkeypatch.setattr(memory, "workspaces", fails)
     with pytest.warns(UserWarning, match=r"the workspace of aten\.native_dropout\.default could not be measured"):
         with_workspaces(exported())

@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from remat_cli.api import SolveOptions, solve
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
 from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, forward_backward
-from remat_cli.frontends.torch.measuring.live_storages import live_storages
+from remat_cli.frontends.torch.measuring.memory import live_storages
 from remat_cli.frontends.torch.models import resnet
 from remat_cli.frontends.torch.training import backend as training
 from remat_cli.frontends.torch.training.fitting import fit_module

@@ -7,7 +7,7 @@ import random
 
 import torch_models
 
-from remat_cli.frontends.torch.capturing.export import export_model
+from remat_cli.frontends.torch.export import export_model
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope

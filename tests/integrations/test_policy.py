@@ -9,7 +9,7 @@ from trainable import bert, llama, sentences, step_bytes
 
 from remat_cli.api import SolveOptions, policy
 from remat_cli.errors import Infeasible
-from remat_cli.frontends.torch.capturing.export import export_model
+from remat_cli.frontends.torch.export import export_model
 
 FAST = SolveOptions(time_limit_s=10)
 

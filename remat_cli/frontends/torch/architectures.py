@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from remat_cli.frontends.captured.architectures import CapturedArchitecture, build_captured, table
-from remat_cli.frontends.torch.capturing.export import export_model
-from remat_cli.frontends.torch.telling import Tell, tell_stderr
+from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.messages import Tell, tell_stderr
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
 from remat_cli.zoo.base import option

@@ -24,7 +24,7 @@ class Torch(Framework):
 
     def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:
         """See :meth:`Framework.export`."""
-        from remat_cli.frontends.torch.capturing.export import export_torch_parts
+        from remat_cli.frontends.torch.export import export_torch_parts
 
         return export_torch_parts(source, device=device, cost=cost, tell=tell, **options)
 

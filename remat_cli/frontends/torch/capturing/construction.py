@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, TooLarge
 from remat_cli.frontends.available import available_bytes
 from remat_cli.frontends.source import frames_of
-from remat_cli.frontends.torch.capturing.generators import undisturbed
-from remat_cli.frontends.torch.capturing.places import place_in
+from remat_cli.frontends.torch.capturing.capture import Model
+from remat_cli.frontends.torch.capturing.naming import place_in
+from remat_cli.frontends.torch.capturing.random_state import undisturbed
+from remat_cli.frontends.torch.messages import Tell, tell_stderr
 from remat_cli.frontends.torch.private import (
     convertible,
     dispatch_mode,
@@ -31,7 +33,6 @@ from remat_cli.frontends.torch.private import (
     uninitialized_fakes,
     weak_storage,
 )
-from remat_cli.frontends.torch.telling import Tell
 from remat_cli.frontends.torch.tensors import is_dense, storage, storage_bytes
 from remat_cli.units import format_bytes
 
@@ -42,6 +43,10 @@ LARGE = 1 << 30
 """Bytes of a model from which its real construction is announced."""
 _FOR_WANT_OF_DATA = (RuntimeError, TypeError, ValueError, AttributeError, AssertionError)
 """Errors that a lack of data may cause; others, such as a ``KeyError``, are taken for the user's own at once."""
+_EXPECTED = (
+    "it returns (module, inputs) or (module, inputs, loss): inputs is a tuple of tensors, or a mapping of keyword "
+    "arguments; loss takes the module's output and returns a scalar"
+)
 
 
 def construct(function: Callable[[], Any], mode: Any, device: str, tell: Tell) -> Any:
@@ -319,3 +324,57 @@ def leaves_of(tree: Any) -> list[Any]:
     if isinstance(tree, list | tuple):
         return [leaf for item in tree for leaf in leaves_of(item)]
     return [tree]
+
+
+def build_model(function: Any, mode: Any, device: str, tell: Tell = tell_stderr) -> Model:
+    """Call ``function`` with ``device`` as the default, and check that it returned a model; its tensors are fake.
+
+    Args:
+        function: The user's function.
+        mode: The fake mode of the tensors.
+        device: ``cpu`` or ``cuda``.
+        tell: Called before real construction takes much memory.
+
+    Raises:
+        CaptureFailed: If it fails, or does not return a model.
+    """
+    import torch
+
+    model = as_model(construct(function, mode, device, tell), getattr(function, "__name__", "build"))
+    held = [*model.module.parameters(), *model.module.buffers(), *leaves_of(model.inputs), *leaves_of(model.keywords)]
+    made_fake([tensor for tensor in held if isinstance(tensor, torch.Tensor)], mode)
+    return model
+
+
+def build_real(function: Any, device: str, tell: Tell, reason: str) -> Model:
+    """As :func:`build_model`, but all tensors are real; ``reason`` says why.
+
+    Raises:
+        CaptureFailed: If it fails, or does not return a model.
+    """
+    return as_model(construct_for_real(function, device, tell, reason), getattr(function, "__name__", "build"))
+
+
+def as_model(returned: Any, name: str) -> Model:
+    """The model in ``returned``, which the function ``name`` returned.
+
+    Raises:
+        CaptureFailed: If it is not of the expected form.
+    """
+    import torch
+
+    if not isinstance(returned, tuple) or not 2 <= len(returned) <= 3:
+        raise CaptureFailed(f"{name}() returned {type(returned).__name__}", hint=_EXPECTED)
+    module, inputs = returned[:2]
+    loss = returned[2] if len(returned) == 3 else None
+    if not isinstance(module, torch.nn.Module):
+        raise CaptureFailed(f"{name}() returned {type(module).__name__} as the module", hint=_EXPECTED)
+    if loss is not None and not callable(loss):
+        raise CaptureFailed(f"{name}() returned {type(loss).__name__} as the loss", hint=_EXPECTED)
+    if isinstance(inputs, Mapping):
+        return Model(module, (), dict(inputs), loss)
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    if not isinstance(inputs, tuple | list):
+        raise CaptureFailed(f"{name}() returned {type(inputs).__name__} as the inputs", hint=_EXPECTED)
+    return Model(module, tuple(inputs), {}, loss)

@@ -13,7 +13,7 @@ from remat_cli.errors import UsageError
 from remat_cli.frontends.rates import Rates, roofline
 from remat_cli.frontends.torch.costing.device import device_rates
 from remat_cli.frontends.torch.costing.work import flops, microseconds
-from remat_cli.frontends.torch.telling import Tell, tell_stderr
+from remat_cli.frontends.torch.messages import Tell, tell_stderr
 
 DEVICE, FLOPS = "device", "flops"
 _US_DIGITS = 3

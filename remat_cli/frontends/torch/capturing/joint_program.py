@@ -15,12 +15,11 @@ from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.aten.phases import ancestors, dependent, split, tangents_call
 from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorType
 from remat_cli.frontends.torch.capturing.capture import Captured
-from remat_cli.frontends.torch.capturing.fusion import Fusion, fusion
-from remat_cli.frontends.torch.capturing.naming import module_path
+from remat_cli.frontends.torch.capturing.naming import module_path, place_in, places_told
 from remat_cli.frontends.torch.capturing.placeholders import JointInput
-from remat_cli.frontends.torch.capturing.places import place_in, places_told
-from remat_cli.frontends.torch.capturing.plannable import require_plannable
+from remat_cli.frontends.torch.capturing.refusals import require_plannable
 from remat_cli.frontends.torch.codec import spec_of
+from remat_cli.frontends.torch.costing.work import Groups
 from remat_cli.frontends.torch.document import TensorSpec
 from remat_cli.frontends.torch.private import is_operator, schema
 from remat_cli.frontends.torch.tensors import dense_bytes, is_random, storage, storage_bytes, tensors_in
@@ -40,7 +39,7 @@ class JointProgram:
         specs: Type and layout of every tensor, for documents.
         constants: FX nodes of the tensors that the code holds, in order.
         notes: Notes on operations that were left out.
-        fusion: The groups that Inductor makes of the operations; None if they run one by one.
+        groups: The groups that a compiler makes of the operations; None if they run one by one.
     """
 
     program: Program
@@ -48,7 +47,7 @@ class JointProgram:
     specs: Mapping[str, TensorSpec]
     constants: Sequence[Any]
     notes: Sequence[str]
-    fusion: Fusion | None
+    groups: Groups | None
 
 
 def tensor_name(node: Any) -> str:
@@ -76,7 +75,7 @@ def joint_program(captured: Captured, inputs: Sequence[JointInput]) -> JointProg
     forward_results = [r for r in nodes[-1].args[0][: captured.forward_outputs] if r is not None]
     forward, backward = _order(nodes, tangents, forward_results, results)
     given = [Input(node.name, kind, tensor_type(node.meta["val"])) for node, kind in kinds if kind != "tangent"]
-    groups = None if captured.inductor is None else fusion(captured.joint)
+    groups = None if captured.inductor is None else captured.inductor.groups(captured.joint)
     work = _Calls({one.type.storage for one in given}, frozenset() if groups is None else groups.inlined)
     work.specs.update((node.name, spec_of(node.meta["val"])) for node in placeholders)
     calls = work.of(forward, Phase.FORWARD)

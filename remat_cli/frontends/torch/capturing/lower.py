@@ -44,7 +44,7 @@ from remat_cli.frontends.torch.document import (
     View,
     tensors_read,
 )
-from remat_cli.frontends.torch.layouts import copied_bytes
+from remat_cli.frontends.torch.executing.strides import copied_bytes
 from remat_cli.frontends.torch.private import frees_tangents
 from remat_cli.frontends.torch.tensors import storage, storage_bytes, tensors_in
 from remat_cli.graph.model import Graph, Node, Phase
@@ -103,7 +103,7 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
 
     def cost_of(call: Call, _types: Any) -> float:
         node = joint.nodes[call.name]
-        return cost(node if joint.fusion is None else joint.fusion.group(node))
+        return cost(node if joint.groups is None else joint.groups.group(node))
 
     lowered = lower_program(joint.program, name, cost_of)
     payloads, kept = _Payloads.of(captured, joint, lowered), set[int]()
@@ -223,7 +223,7 @@ class _Payloads:
             cost=float(made.cost),
             inputs=tuple(reads),
             outputs=made.sizes,
-            recompute=call.op != TANGENTS and not (made.random and self.joint.fusion is not None),
+            recompute=call.op != TANGENTS and not (made.random and self.joint.groups is not None),
             op=made.op,
             phase=call.phase,
             workspace=copied_bytes(operation, made_on or ""),

@@ -1,14 +1,19 @@
-"""Names the module that an operation belongs to: ``layer1.0.conv1``."""
+"""Names the module and the line of the user's code that an operation, or an error of PyTorch, comes from."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
+
+from remat_cli.frontends import source
+from remat_cli.frontends.source import Frame
 
 _ROOT = re.compile(r"^L\[['\"][^'\"]*['\"]\]\.?")
 _ENTRY = re.compile(r"\.?(?:_modules)?\[['\"]?([^'\"\]]*)['\"]?\]")
 _ODD = re.compile(r"[^\w.\-]+")
+_PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def module_path(node: Any) -> str:
@@ -49,3 +54,23 @@ def call_tag(node: Any) -> str | None:
     packet = str(node.target).split(".")[1] if "." in str(node.target) else str(node.target)
     match = re.fullmatch(re.escape(packet) + r"(?:_(\d+))?", node.name)
     return None if match is None else f"{packet.removesuffix('_functional')}.{match[1] or 0}"
+
+
+def places_told(text: str) -> list[Frame]:
+    """The frames of a traceback in ``text``, from the outermost to the innermost."""
+    return [(file, int(line), name) for file, line, name in _PLACE.findall(text)]
+
+
+def place_in(frames: Sequence[Frame]) -> str:
+    """``train.py:12 in build``: the innermost of ``frames`` that is neither PyTorch's nor remat's; empty if none is."""
+    return source.place_in(frames, "torch")
+
+
+def line_in(node: Any) -> str:
+    """The line of the user's code that an FX node comes from, also in the backward pass; empty if it is not known."""
+    return "" if node is None else _line_told(node.meta.get("stack_trace") or "")
+
+
+@cache
+def _line_told(trace: str) -> str:
+    return place_in(places_told(trace))

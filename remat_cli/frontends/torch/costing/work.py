@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from remat_cli.frontends.rates import Rates
 from remat_cli.frontends.torch.private import flop_formula, is_operator
@@ -73,6 +73,19 @@ class Group:
     root: Any
     members: tuple[Any, ...]
     reads: tuple[Any, ...]
+
+
+class Groups(Protocol):
+    """The groups of a joint graph: which operations a compiler makes one loop of.
+
+    Attributes:
+        inlined: The FX nodes whose results are not stored; each is computed in the loops of its readers.
+    """
+
+    inlined: set[Any]
+
+    def group(self, root: Any) -> Group:
+        """The group that stores the result of the FX node ``root``."""
 
 
 def flops(node: Any) -> float:

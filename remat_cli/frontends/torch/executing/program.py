@@ -29,7 +29,7 @@ from remat_cli.frontends.torch.document import (
 )
 from remat_cli.frontends.torch.executing.host_copies import HostLink
 from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
-from remat_cli.frontends.torch.layouts import OTHER_STRIDES, in_layout
+from remat_cli.frontends.torch.executing.strides import OTHER_STRIDES, in_layout
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Deallocate, Offload, Prefetch, Release, Statement

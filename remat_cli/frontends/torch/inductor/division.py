@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.frontends.torch.capturing.capture import Captured, Inductor
-from remat_cli.frontends.torch.capturing.image_layouts import LAYOUT, is_image, reads_contiguous_copies
 from remat_cli.frontends.torch.capturing.joint_program import tensor_name
 from remat_cli.frontends.torch.capturing.lower import Lowering
+from remat_cli.frontends.torch.inductor.image_layouts import LAYOUT, is_image, reads_contiguous_copies
 from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
 from remat_cli.frontends.torch.private import (
     apart,

@@ -10,13 +10,12 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.capturing.capture import Captured, Model
-from remat_cli.frontends.torch.capturing.inductor_joint import captured_joint
 from remat_cli.frontends.torch.capturing.lower import lowering
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
-from remat_cli.frontends.torch.capturing.pruning import tangent_numbers, with_tangents
-from remat_cli.frontends.torch.capturing.results import Use
+from remat_cli.frontends.torch.capturing.results import Use, tangent_numbers, with_tangents
 from remat_cli.frontends.torch.inductor.division import divided
-from remat_cli.frontends.torch.inductor.images import keep_layouts
+from remat_cli.frontends.torch.inductor.image_layouts import keep_layouts
+from remat_cli.frontends.torch.inductor.joint import captured_joint
 from remat_cli.frontends.torch.inductor.loops import keep_apart
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.private import min_cut, partitioner_base, real_tensors
@@ -36,6 +35,14 @@ Planned = Callable[[Captured, Use], None]
 """Receives each joint graph that is divided by plan, with all tangents, and what was assumed of its results."""
 Refuse = Callable[[Sequence[str]], None]
 """Receives the reasons why a graph has no plan. Inductor divides it, unless this raises."""
+SETTINGS = {
+    "allow_buffer_reuse": False,
+    "reorder_for_peak_memory": False,
+    "realize_opcount_threshold": 200,
+    "realize_acc_reads_threshold": 32,
+}
+"""Settings of Inductor with which it keeps to the plan: it frees what the plan frees, and runs in the plan's order.
+With its own it may keep freed memory for a later tensor of the same size, which can raise the peak by a fifth."""
 
 
 def _base() -> Any:
@@ -115,16 +122,6 @@ def _sources() -> str:
     here = Path(__file__).parent
     paths = [here.parent / "private.py", *here.glob("*.py"), *(here.parent / "capturing").glob("*.py")]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()
-
-
-SETTINGS = {
-    "allow_buffer_reuse": False,
-    "reorder_for_peak_memory": False,
-    "realize_opcount_threshold": 200,
-    "realize_acc_reads_threshold": 32,
-}
-"""Settings of Inductor with which it keeps to the plan: it frees what the plan frees, and runs in the plan's order.
-With its own it may keep freed memory for a later tensor of the same size, which can raise the peak by a fifth."""
 
 
 def held(captured: Captured) -> range:

@@ -11,11 +11,11 @@ from remat_cli.frontends.torch.document import FRONTEND, Step
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told
 from remat_cli.frontends.torch.executing.rehearsal import rehearse
 from remat_cli.frontends.torch.executing.same_graph import require_home
+from remat_cli.frontends.torch.executing.strides import copied_bytes
 from remat_cli.frontends.torch.installed import require_present
-from remat_cli.frontends.torch.layouts import copied_bytes
 from remat_cli.frontends.torch.measuring.allocator import BLOCK_BYTES, start_libraries
-from remat_cli.frontends.torch.measuring.one_operation import Operations
-from remat_cli.frontends.torch.measuring.workspace import workspaces
+from remat_cli.frontends.torch.measuring.memory import workspaces
+from remat_cli.frontends.torch.measuring.operations import Operations
 from remat_cli.frontends.torch.reading import read_padding, read_step
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.graph.model import Graph, Node

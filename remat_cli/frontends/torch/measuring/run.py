@@ -14,15 +14,15 @@ from remat_cli.frontends.ran import Ran
 from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.document import FRONTEND, Step
 from remat_cli.frontends.torch.executing.host_copies import CudaQueues
-from remat_cli.frontends.torch.executing.inputs import new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told
 from remat_cli.frontends.torch.executing.program import Program, Tangent, generator_state, program
 from remat_cli.frontends.torch.executing.rehearsal import rehearse
 from remat_cli.frontends.torch.executing.same_graph import difference, require_home
+from remat_cli.frontends.torch.executing.strides import copied_bytes
 from remat_cli.frontends.torch.installed import require_present
-from remat_cli.frontends.torch.layouts import copied_bytes
 from remat_cli.frontends.torch.measuring.allocator import footprint, start_libraries
-from remat_cli.frontends.torch.measuring.live_storages import live_storages
+from remat_cli.frontends.torch.measuring.memory import live_storages
+from remat_cli.frontends.torch.measuring.operations import new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Plan, Statement

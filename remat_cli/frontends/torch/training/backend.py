@@ -14,13 +14,13 @@ from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.capturing.capture import Captured, Model
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs, result_kind
-from remat_cli.frontends.torch.capturing.pruning import gradient_sources, with_tangents
-from remat_cli.frontends.torch.capturing.results import Number, Use
+from remat_cli.frontends.torch.capturing.results import Number, Use, gradient_sources, with_tangents
 from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, Saved, forward_backward
 from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_torch
+from remat_cli.frontends.torch.messages import warn
 from remat_cli.frontends.torch.private import (
     aot,
     as_given,
@@ -35,7 +35,6 @@ from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.tensors import is_random
 from remat_cli.frontends.torch.training.uses import copied_bytes
 from remat_cli.frontends.torch.training.watching import Watch
-from remat_cli.frontends.torch.warning import warn
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive

@@ -16,16 +16,15 @@ from typing import Any
 from remat_cli.errors import ExecutionFailed
 from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.capturing.costs import CostModel
-from remat_cli.frontends.torch.capturing.export import described
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs, result_kind
-from remat_cli.frontends.torch.capturing.pruning import gradient_sources, tangent_numbers
-from remat_cli.frontends.torch.capturing.results import Number, Use
+from remat_cli.frontends.torch.capturing.results import Number, Use, gradient_sources, tangent_numbers
 from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.executing.program import generator_state
+from remat_cli.frontends.torch.export import described
 from remat_cli.frontends.torch.inductor.division import UNUSED
+from remat_cli.frontends.torch.inductor.library_calls import with_library_workspaces
 from remat_cli.frontends.torch.inductor.partitioner import SETTINGS, FindPlan, Partitioner, held, whole_use
-from remat_cli.frontends.torch.measuring.library_calls import with_library_workspaces
 from remat_cli.frontends.torch.private import (
     Around,
     compiled_node,

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_cli.frontends.aten.program import TANGENTS
-from remat_cli.frontends.torch.capturing.calls import Calls, Results
-from remat_cli.frontends.torch.capturing.capture import Captured
+from remat_cli.frontends.torch.capturing.capture import Calls, Captured, Results
 from remat_cli.frontends.torch.capturing.results import reached_by
 from remat_cli.frontends.torch.document import Place, Step, Value, tensors_read
 from remat_cli.frontends.torch.reading import read_step

@@ -14,20 +14,19 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from remat_cli.errors import CaptureFailed, Infeasible, NotOneGraph, RematError, UsageError
-from remat_cli.frontends.torch.capturing.calls import Calls
-from remat_cli.frontends.torch.capturing.capture import Captured, Model, Way, capture_parts, no_graph
+from remat_cli.frontends.torch.capturing.capture import Calls, Captured, Model, Way, capture_parts, no_graph
+from remat_cli.frontends.torch.capturing.construction import as_model
 from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
-from remat_cli.frontends.torch.capturing.export import described
-from remat_cli.frontends.torch.capturing.inductor_joint import way_of
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
-from remat_cli.frontends.torch.capturing.pruning import with_tangents
 from remat_cli.frontends.torch.capturing.refusals import APART
-from remat_cli.frontends.torch.capturing.results import Returns, chosen_results, held_results, uses
-from remat_cli.frontends.torch.capturing.source import as_model
+from remat_cli.frontends.torch.capturing.results import Returns, chosen_results, held_results, uses, with_tangents
+from remat_cli.frontends.torch.export import described
+from remat_cli.frontends.torch.inductor.joint import way_of
+from remat_cli.frontends.torch.inductor.library_calls import with_library_workspaces
 from remat_cli.frontends.torch.installed import require_device
-from remat_cli.frontends.torch.measuring.kept_workspaces import with_workspaces
-from remat_cli.frontends.torch.measuring.library_calls import with_library_workspaces
+from remat_cli.frontends.torch.measuring.memory import with_workspaces
+from remat_cli.frontends.torch.messages import warn
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 from remat_cli.frontends.torch.training.arguments import Arguments, device_of_module, require_batch, require_module
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, chosen, no_plan
@@ -43,7 +42,6 @@ from remat_cli.frontends.torch.training.report import Fitted
 from remat_cli.frontends.torch.training.sharing import Held, crossing_bytes, planned, without_plan
 from remat_cli.frontends.torch.training.trying import try_out
 from remat_cli.frontends.torch.training.uses import Uses, copied_bytes
-from remat_cli.frontends.torch.warning import warn
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from remat_cli.errors import RematError, UsageError
+from remat_cli.frontends.torch.messages import warn
 from remat_cli.frontends.torch.private import (
     call_of,
     is_compiled,
@@ -24,7 +25,6 @@ from remat_cli.frontends.torch.private import (
     undistributed,
 )
 from remat_cli.frontends.torch.training.processes import processes
-from remat_cli.frontends.torch.warning import warn
 from remat_cli.printable import printable
 from remat_cli.tracebacks import shortened
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from remat_cli.frontends.torch.capturing.calls import Calls, Results, Tried
-from remat_cli.frontends.torch.measuring.workspace import changes_of
+from remat_cli.frontends.torch.capturing.capture import Calls, Results, Tried
+from remat_cli.frontends.torch.measuring.memory import changes_of
 from remat_cli.frontends.torch.private import (
     gradient_bytes,
     gradient_sizes,

@@ -6,9 +6,8 @@ import copy
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.capturing.calls import Calls
-from remat_cli.frontends.torch.capturing.capture import Captured, Model, Way, capture_parts
-from remat_cli.frontends.torch.capturing.generators import undisturbed
+from remat_cli.frontends.torch.capturing.capture import Calls, Captured, Model, Way, capture_parts
+from remat_cli.frontends.torch.capturing.random_state import undisturbed
 
 
 def captured_for_real(model: Model, calls: Calls, way: Way) -> tuple[list[Captured], str]:

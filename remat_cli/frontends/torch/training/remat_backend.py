@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from remat_cli.frontends.torch.capturing.inductor_joint import way_of
+from remat_cli.frontends.torch.inductor.joint import way_of
 from remat_cli.frontends.torch.training.backend import Find, Refuse, Results, Unplanned, backend_of, finder_of
 from remat_cli.plan.model import Plan
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
-from remat_cli.frontends.torch.capturing.calls import Calls, Tried
-from remat_cli.frontends.torch.capturing.generators import undisturbed
-from remat_cli.frontends.torch.measuring.workspace import changes_of
+from remat_cli.frontends.torch.capturing.capture import Calls, Tried
+from remat_cli.frontends.torch.capturing.random_state import undisturbed
+from remat_cli.frontends.torch.measuring.memory import changes_of
 from remat_cli.frontends.torch.private import gradient_sizes, gradients_for, is_fake, kept_by
 from remat_cli.frontends.torch.training.outside import written_in_python
 

@@ -1,8 +1,8 @@
-"""Copies of images and weights into the layouts in which convolutions read them, as operations of the joint graph.
+"""Layouts of images and weights that Inductor's convolutions read: predicted in the joint graph, kept in its halves.
 
-On a CPU, Inductor lays out with channels last what convolutions read. It copies the inputs of the step when the step
-begins, and keeps the copies for the backward pass. As operations, copies are made where they are first read, freed
-after they are last read, and may be made again in the backward pass.
+*Predicted:* On a CPU, Inductor lays out with channels last what convolutions read. It copies the inputs of the step
+when the step begins, and keeps the copies for the backward pass. As operations of the joint graph, copies are made
+where they are first read, freed after they are last read, and may be made again in the backward pass.
 
 Gradients of depthwise convolutions with kernels above 3x3 are another case: if their images have channels last, oneDNN
 adds up the gradient of the weight in many parts. If these take more than copies of the images, the gradient reads
@@ -10,6 +10,14 @@ contiguous copies.
 
 The gradient of a weight has channels last, too. Autograd would copy it into the layout of its parameter after the
 step, when all gradients are there. As an operation, it is copied where it is made.
+
+*Kept:* Inductor lays out images with channels last in a graph that has a convolution. In a backward graph that computes
+none again, it copies what the gradients of depthwise convolutions read into other layouts: the step takes three more
+images, and oneDNN copies two more. With channels last it needs none of that, but for kernels above 3x3 oneDNN adds up
+the gradient in many parts; then the plan has contiguous copies.
+
+Inductor also copies the inputs of a step that the backward graph reads, if convolutions read them at all. A plan has
+such copies where they are needed.
 """
 
 from __future__ import annotations
@@ -17,6 +25,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from remat_cli.frontends.torch.inductor.loops import LIMIT
+from remat_cli.frontends.torch.private import channels_last_unless, channels_last_where
 from remat_cli.frontends.torch.tensors import dense_bytes
 
 LAYOUT = "remat_layout"
@@ -24,11 +34,13 @@ LAYOUT = "remat_layout"
 _NAMING = ("nn_module_stack", "fwd_nn_module_stack", "stack_trace")
 """What the ``meta`` of a node says of its place in the model."""
 _IMAGE_DIMS = 4
-_SMALL, PARTS = 9, 257
+_SMALL, _PARTS = 9, 257
 """Elements of the largest kernel whose gradient oneDNN adds up as it is, but for images of a few pixels; and what it
 takes for others, in gradients of the weight. Both were measured with PyTorch 2.13 on an AMD EPYC."""
 _COPIES = 2
 """Images that a gradient takes besides if it reads contiguous ones: oneDNN copies one, a plan at most one more."""
+_OTHER_COPIES = 5
+"""Images that are copied for a depthwise gradient in other layouts: three by Inductor, two by oneDNN."""
 
 
 def lay_out(joint: Any, mode: Any) -> list[Any]:
@@ -106,7 +118,7 @@ def _in_many_parts(node: Any) -> bool:
     gradient, image, weight = node.args[:3]
     return (
         is_depthwise(weight)
-        and PARTS * dense_bytes(weight.meta["val"])
+        and _PARTS * dense_bytes(weight.meta["val"])
         > _COPIES * max(dense_bytes(n.meta["val"]) for n in (gradient, image))
         and has_large_kernel(weight)
     )
@@ -156,3 +168,35 @@ def _copied(joint: Any, read: Any, before: Any, mode: Any, layout: Any, told: di
     with mode:
         copy.meta |= {"val": copy.target(read.meta["val"], **told), LAYOUT: layout}
     return copy
+
+
+def keep_layouts() -> None:
+    """From now on, graphs that a plan has made keep images with channels last, but for what the plan says otherwise."""
+    channels_last_where(_take_less)
+    channels_last_unless(_is_told)
+
+
+def _is_told(module: Any, node: Any) -> bool:
+    """Whether a plan has made a graph module and says in which layout a result is: as it is given, or copied."""
+    if LIMIT not in module.meta:
+        return False
+    given = getattr(node.meta.get("val"), "device", None) if node.op == "placeholder" else None
+    return LAYOUT in node.meta or (given is not None and given.type == "cpu")
+
+
+def _take_less(module: Any) -> bool:
+    """Whether a plan has made a graph module whose depthwise gradients, all on a CPU, take less with channels last."""
+    import torch
+
+    if LIMIT not in module.meta or not torch.backends.mkldnn.is_available():
+        return False
+    found = module.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default)
+    read = [node.args[:3] for node in found]
+    depthwise = [nodes for nodes in read if is_depthwise(nodes[2])]
+    if not depthwise or any(weight.meta["val"].device.type != "cpu" for _, _, weight in read):
+        return False
+    rest = [nodes[1:] for nodes in depthwise if any(LAYOUT not in node.meta for node in nodes[:2])]
+    parts = [dense_bytes(weight.meta["val"]) * (_PARTS if has_large_kernel(weight) else 1) for _, weight in rest]
+    return max(parts, default=0) <= _OTHER_COPIES * max(
+        (dense_bytes(image.meta["val"]) for image, _ in rest), default=0
+    )

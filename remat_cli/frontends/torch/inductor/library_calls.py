@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from remat_cli.frontends.torch.document import Input, Named
-from remat_cli.frontends.torch.measuring.kept_workspaces import counted
-from remat_cli.frontends.torch.measuring.one_operation import Operations
+from remat_cli.frontends.torch.measuring.memory import counted
+from remat_cli.frontends.torch.measuring.operations import Operations
 from remat_cli.frontends.torch.private import last_call
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
@@ -64,7 +64,7 @@ class _LaidOut(Operations):
         return f"laid out {self._is_told(index)} {super().kind(index)}"
 
     def _is_told(self, index: int) -> bool:
-        """Whether a gradient of a convolution reads contiguous copies, see :mod:`...capturing.image_layouts`."""
+        """Whether a gradient of a convolution reads contiguous copies, see :mod:`.image_layouts`."""
         node, operation = self.step.graph.nodes[index], self.step.operations[index]
         read = operation.args[:2] if node.op == "convolution_backward" else ()
         makers = [self.step.graph.producer[node.inputs[one.position]] for one in read if isinstance(one, Input)]

@@ -1,15 +1,19 @@
-"""Ways that a module takes at random, as where layers are skipped in training (LayerDrop).
+"""The random generators while the user's code runs for a capture.
 
-Such code draws a number between 0 and 1 and compares it with a share. The generators are started so that what they draw
-next is high, or low, and this is done anew after every compiled graph, since a graph draws numbers as well (dropout).
-So one pass skips nothing, and it is a pass that the module could have taken itself.
+Their states are what they were when remat is done, and the same code gets the same numbers every time.
+
+A module may take its path at random, as where layers are skipped in training (LayerDrop). Such code draws a number
+between 0 and 1 and compares it with a share. The generators are started so that what they draw next is high, or low,
+and this is done anew after every compiled graph, since a graph draws numbers as well (dropout). So one pass skips
+nothing, and it is a pass that the module could have taken itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -22,6 +26,33 @@ _DRAWS = 2
 """How many draws after a start are so: some code draws for the step before it draws for a layer."""
 _MOST_STARTS = 100_000
 """Where the search for a start ends; it takes about a hundred trials."""
+
+
+@contextlib.contextmanager
+def undisturbed(device: str = "cpu") -> Iterator[None]:
+    """Give the code inside the same random numbers every time, and restore all generators afterwards.
+
+    Args:
+        device: ``cuda`` if the code may draw numbers there.
+    """
+    import torch
+
+    numpy = sys.modules.get("numpy")
+    python, numbers = random.getstate(), None if numpy is None else numpy.random.get_state()
+    devices = list(range(torch.cuda.device_count())) if device == "cuda" or torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.random.default_generator.manual_seed(0)
+        for index in devices:
+            torch.cuda.default_generators[index].manual_seed(0)
+        random.seed(0)
+        if numpy is not None:
+            numpy.random.seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            if numpy is not None:
+                numpy.random.set_state(numbers)
 
 
 @dataclass(frozen=True, slots=True)

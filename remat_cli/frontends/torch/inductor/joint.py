@@ -3,7 +3,7 @@
 Inductor's joint graph writes the new statistics of a batch normalisation into their buffers itself, as its last nodes.
 A plan takes them as results of the forward pass; the graphs that are made by plan write them at its end.
 
-Copies that Inductor would make of images and weights are added, see :mod:`.image_layouts`.
+Copies that Inductor would make of images and weights are added, see :func:`lay_out`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.capturing.capture import Captured, Inductor, Model, Take, Way, through_aot
-from remat_cli.frontends.torch.capturing.image_layouts import LAYOUT, lay_out
+from remat_cli.frontends.torch.inductor.fusion import fusion
+from remat_cli.frontends.torch.inductor.image_layouts import LAYOUT, lay_out
 from remat_cli.frontends.torch.private import (
     as_given,
     default_split,
@@ -94,7 +95,7 @@ def captured_joint(joint: Any, forward_outputs: int, tensors: Sequence[Any], mod
         forward_outputs + len(writes),
         tuple(tensors),
         model,
-        inductor=Inductor(metas, tuple(writes)),
+        inductor=Inductor(metas, tuple(writes), fusion),
     )
 
 

@@ -1,11 +1,16 @@
-"""Messages of one line to the user while something is prepared, and a line on a terminal that says where it stands."""
+"""Messages to the user: lines on standard error, a line that is written over on a terminal, and warnings.
+
+Warnings point to the user's line, however deep in PyTorch remat is called.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 from remat_cli.printable import printable
 
@@ -15,6 +20,7 @@ Tell = Callable[[str], None]
 _CLEAR = "\r\x1b[K"
 _live = [False]
 """Whether the last thing on the terminal is a line that is to be written over."""
+_OWN = str(Path(__file__).parents[2])
 
 
 def tell_stderr(text: str) -> None:
@@ -40,3 +46,15 @@ def clear_live() -> None:
         sys.stderr.write(_CLEAR)
         sys.stderr.flush()
     _live[0] = False
+
+
+def warn(message: str) -> None:
+    """Warn with ``message``, as of the innermost line that is neither remat's nor PyTorch's."""
+    import torch
+
+    libraries = (_OWN, str(Path(torch.__file__).parent))
+    level, frame = 1, sys._getframe()
+    while frame is not None and frame.f_code.co_filename.startswith(libraries):
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]  # None ends it
+    clear_live()
+    warnings.warn(message, stacklevel=level)
