@@ -30,7 +30,6 @@ MOST_LINES = 600
 MOST_FUNCTION_LINES = 60
 """More does not fit on a screen; untuned."""
 LONG_MODULES: dict[str, str] = {
-    "remat_cli.frontends.torch.private": "the one room for what PyTorch does not document, in many small functions",
     "remat_cli.kernels.copying": "timing and moves share one state, and a group of kernels is one module",
 }
 """Modules that are longer, each with the reason."""

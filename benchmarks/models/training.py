@@ -229,7 +229,7 @@ def _has_formula(node: Any) -> bool:
     """Whether PyTorch counts its FLOPs: products, convolutions and attention."""
     from remat_cli.frontends.aten.program import TANGENTS
     from remat_cli.frontends.torch.codec import operator_named
-    from remat_cli.frontends.torch.private import flop_formula
+    from remat_cli.frontends.torch.compat.operators import flop_formula
 
     call = node.payload["call"]
     return call != TANGENTS and flop_formula(operator_named(call)) is not None

@@ -69,7 +69,8 @@ class Subjects:
         """The settings of PyTorch's knob, those together that divide the model alike; plain is at 1."""
         import torch
 
-        from remat_cli.frontends.torch.private import as_given, default_split, inductor, min_cut, partitioner_base
+        from remat_cli.frontends.torch.compat.aot_autograd import as_given, default_split, min_cut
+        from remat_cli.frontends.torch.compat.inductor import inductor, partitioner_base
 
         found: dict[str, list[str]] = {}
 
@@ -227,8 +228,8 @@ def _counter(subject: _Subject) -> Any:
     """A pass of Inductor that counts the FLOPs of products in what it compiles."""
     from torch._inductor.custom_graph_pass import CustomGraphPass
 
+    from remat_cli.frontends.torch.compat.operators import flop_formula
     from remat_cli.frontends.torch.costing.work import flops
-    from remat_cli.frontends.torch.private import flop_formula
 
     class Counter(CustomGraphPass):
         def __call__(self, graph: Any) -> None:

@@ -122,7 +122,7 @@ class Counted:
 
 def _counts(node: Any) -> bool:
     """Whether there is a formula for the operation: products and attention."""
-    from remat_cli.frontends.torch.private import flop_formula
+    from remat_cli.frontends.torch.compat.operators import flop_formula
 
     return flop_formula(node.target) is not None
 
@@ -143,7 +143,7 @@ def flop_counter() -> Any:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from remat_cli.frontends.torch.private import flop_formula
+    from remat_cli.frontends.torch.compat.operators import flop_formula
 
     def counted(packet: Any) -> Any:
         formula = flop_formula(packet.default)
@@ -166,7 +166,7 @@ def formula_flops(plan: Any) -> float:
     """FLOPs of a step by plan as :func:`flop_counter` counts them: only operations with a formula, at that cost."""
     from remat_cli.frontends.aten.program import TANGENTS
     from remat_cli.frontends.torch.codec import operator_named
-    from remat_cli.frontends.torch.private import flop_formula
+    from remat_cli.frontends.torch.compat.operators import flop_formula
     from remat_cli.plan.model import Compute
 
     def counts(call: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import os
 import subprocess
@@ -13,12 +14,15 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._inductor.codegen.cpp import CppScheduling
+from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import run_and_get_code
 from torch.profiler import ProfilerActivity, profile
 
 import remat_cli as remat
 from remat_cli.frontends.torch.capturing.capture import capture, fake_mode
 from remat_cli.frontends.torch.capturing.construction import build_model
+from remat_cli.frontends.torch.compat.inductor import loop_choices
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.inductor import image_layouts
 from remat_cli.frontends.torch.inductor.division import _Half
@@ -26,6 +30,7 @@ from remat_cli.frontends.torch.inductor.fusion import fusion
 from remat_cli.frontends.torch.inductor.image_layouts import LAYOUT
 from remat_cli.frontends.torch.inductor.joint import through_inductor
 from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
+from remat_cli.frontends.torch.inductor.partitioner import Rules
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Claim, ClaimStatus, Compute, Plan, Scope
@@ -315,12 +320,7 @@ def test_the_peak_at_the_least_budget_is_that_of_the_plan(kind, inputs, lowest, 
     ("size", "kernel", "copied", "kept"),
     [(8, 3, (), True), (8, 7, (), False), (64, 7, (), True), (8, 7, (0,), False), (8, 7, (0, 1), True)],
 )
-def test_channels_last_are_kept_where_depthwise_gradients_take_less(size, kernel, copied, kept, monkeypatch):
-    from torch._inductor.graph import GraphLowering
-
-    monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(GraphLowering.decide_layout_opt))
-    monkeypatch.setattr(GraphLowering, UNLESS, getattr(GraphLowering, UNLESS))
-    image_layouts.keep_layouts()
+def test_channels_last_are_kept_where_depthwise_gradients_take_less(size, kernel, copied, kept):
     shapes = [(2, 16, size, size), (2, 16, size, size), (16, 1, kernel, kernel)]
     graph = torch.fx.Graph()
     read = [graph.placeholder(name) for name in ("gradient", "image", "weight")]
@@ -330,9 +330,45 @@ def test_channels_last_are_kept_where_depthwise_gradients_take_less(size, kernel
     rest = ([16], [1, 1], [kernel // 2] * 2, [1, 1], False, [0, 0], 16, [True, True, True])
     graph.output(graph.call_function(torch.ops.aten.convolution_backward.default, (*read, *rest)))
     module = torch.fx.GraphModule({}, graph)
-    assert not GraphLowering.decide_layout_opt(module, is_inference=False)  # no plan has made it
-    module.meta[LIMIT] = Limit(0, {})
-    assert GraphLowering.decide_layout_opt(module, is_inference=False) is kept
+    with image_layouts.layouts_kept():
+        assert not GraphLowering.decide_layout_opt(module, is_inference=False)  # no plan has made it
+        module.meta[LIMIT] = Limit(0, {})
+        assert GraphLowering.decide_layout_opt(module, is_inference=False) is kept
+    assert not GraphLowering.decide_layout_opt(module, is_inference=False)
+
+
+def test_the_rules_of_plans_end_with_the_last_partitioner():
+    """Also for other compilations of the process: what Inductor does without a plan is what it did before."""
+
+    def rules():
+        return [
+            vars(CppScheduling)["ready_to_flush"],
+            vars(GraphLowering)["decide_layout_opt"],
+            vars(GraphLowering)[UNLESS],
+            loop_choices(),
+        ]
+
+    class Holder:
+        """Something that is alive or not."""
+
+    gc.collect()  # what other tests have left
+    plain, rule = rules(), Rules()
+    first, second = Holder(), Holder()
+    rule.hold(first)
+    held = rules()
+    assert not set(map(id, held)) & set(map(id, plain))
+    rule.hold(second)
+    rule.hold(first)
+    assert rules() == held
+    del first
+    assert rules() == held
+    del second
+    assert rules() == plain
+    third = Holder()
+    rule.hold(third)
+    assert not set(map(id, rules())) & set(map(id, plain))
+    del third
+    assert rules() == plain
 
 
 def test_copies_for_convolutions_are_values_of_the_plan():

@@ -15,7 +15,7 @@ from torch_plans import plain, plan_of, repeated
 
 from remat_cli.api import SolveOptions, fit, fitted, plans_of
 from remat_cli.errors import Infeasible, UsageError
-from remat_cli.frontends.torch.private import profiler_events
+from remat_cli.frontends.torch.compat.operators import profiler_events
 from remat_cli.frontends.torch.training.fitting import fit_module
 from remat_cli.frontends.torch.training.in_place import report_of
 from remat_cli.plan.replay import replay

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, ExecutionFailed
+from remat_cli.frontends.torch.compat.operators import is_operator, schema
 from remat_cli.frontends.torch.document import (
     ITEM_BYTES,
     NAMED,
@@ -18,7 +19,6 @@ from remat_cli.frontends.torch.document import (
     Tensor,
     TensorSpec,
 )
-from remat_cli.frontends.torch.private import is_operator, schema
 from remat_cli.graph.quoting import quote
 
 _REACHES_OUT = ("aten::from_file",)

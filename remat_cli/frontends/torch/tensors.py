@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.private import is_operator, schema, storage_identity
+from remat_cli.frontends.torch.compat.operators import is_operator, schema, storage_identity
 
 
 def storage(tensor: Any) -> int:

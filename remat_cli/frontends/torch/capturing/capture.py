@@ -24,23 +24,17 @@ from remat_cli.frontends.torch.capturing.refusals import (
     refusal_of,
     second_gradient,
 )
-from remat_cli.frontends.torch.costing.work import Groups
-from remat_cli.frontends.torch.private import (
-    aot,
-    as_given,
-    break_of,
+from remat_cli.frontends.torch.compat.aot_autograd import aot, as_given, default_split
+from remat_cli.frontends.torch.compat.autograd import (
     compiled_node,
-    default_split,
-    exact_sizes,
     has_second_gradient,
     kept_by,
-    new_fake_mode,
     parameter_of,
     refuses_second_gradient,
-    silent_fakes,
-    undistributed,
-    without_logging,
 )
+from remat_cli.frontends.torch.compat.dynamo import break_of, undistributed, without_logging
+from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, new_fake_mode, silent_fakes
+from remat_cli.frontends.torch.costing.work import Groups
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 
 _FORMS_IN_A_STEP = 1024

@@ -19,20 +19,17 @@ from remat_cli.frontends.source import frames_of
 from remat_cli.frontends.torch.capturing.capture import Model
 from remat_cli.frontends.torch.capturing.naming import place_in
 from remat_cli.frontends.torch.capturing.random_state import undisturbed
-from remat_cli.frontends.torch.messages import Tell, tell_stderr
-from remat_cli.frontends.torch.private import (
+from remat_cli.frontends.torch.compat.fake_tensors import (
     convertible,
-    dispatch_mode,
     is_fake,
-    is_operator,
     needs_numbers,
     new_fake_mode,
     real_tensors,
-    schema,
     silent_fakes,
     uninitialized_fakes,
-    weak_storage,
 )
+from remat_cli.frontends.torch.compat.operators import dispatch_mode, is_operator, schema, weak_storage
+from remat_cli.frontends.torch.messages import Tell, tell_stderr
 from remat_cli.frontends.torch.tensors import is_dense, storage, storage_bytes
 from remat_cli.units import format_bytes
 

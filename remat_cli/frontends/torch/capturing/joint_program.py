@@ -19,9 +19,9 @@ from remat_cli.frontends.torch.capturing.naming import module_path, place_in, pl
 from remat_cli.frontends.torch.capturing.placeholders import JointInput
 from remat_cli.frontends.torch.capturing.refusals import require_plannable
 from remat_cli.frontends.torch.codec import spec_of
+from remat_cli.frontends.torch.compat.operators import is_operator, schema
 from remat_cli.frontends.torch.costing.work import Groups
 from remat_cli.frontends.torch.document import TensorSpec
-from remat_cli.frontends.torch.private import is_operator, schema
 from remat_cli.frontends.torch.tensors import dense_bytes, is_random, storage, storage_bytes, tensors_in
 from remat_cli.graph.model import Phase
 

@@ -31,6 +31,7 @@ from remat_cli.frontends.torch.capturing.joint_program import JointProgram, join
 from remat_cli.frontends.torch.capturing.naming import call_tag, called_modules, checkpointed_layers
 from remat_cli.frontends.torch.capturing.placeholders import JointInput, joint_inputs, result_kind
 from remat_cli.frontends.torch.codec import encode, encode_data
+from remat_cli.frontends.torch.compat.autograd import frees_tangents
 from remat_cli.frontends.torch.document import (
     Argument,
     Constant,
@@ -45,7 +46,6 @@ from remat_cli.frontends.torch.document import (
     tensors_read,
 )
 from remat_cli.frontends.torch.executing.strides import copied_bytes
-from remat_cli.frontends.torch.private import frees_tangents
 from remat_cli.frontends.torch.tensors import storage, storage_bytes, tensors_in
 from remat_cli.graph.model import Graph, Node, Phase
 

@@ -18,8 +18,10 @@ from remat_cli.frontends.aten.value_ranges import (
 )
 from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.codec import spec_of
+from remat_cli.frontends.torch.compat.aot_autograd import descriptors
+from remat_cli.frontends.torch.compat.fake_tensors import is_fake
+from remat_cli.frontends.torch.compat.operators import is_operator
 from remat_cli.frontends.torch.document import Placeholder
-from remat_cli.frontends.torch.private import descriptors, is_fake, is_operator
 from remat_cli.frontends.torch.tensors import dense_bytes, storage_bytes
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from remat_cli.frontends.torch.private import real_tensors
+from remat_cli.frontends.torch.compat.fake_tensors import real_tensors
 
 _EXTREME = 0.1
 """How far from 0 or 1 the next draws are at most. Shares of skipped layers are smaller than 1 less this. Untuned."""

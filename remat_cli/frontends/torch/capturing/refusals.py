@@ -11,7 +11,7 @@ from typing import Any
 from remat_cli.errors import CaptureFailed, NotOneGraph
 from remat_cli.frontends.source import Frame, frames_of
 from remat_cli.frontends.torch.capturing.naming import place_in, places_told
-from remat_cli.frontends.torch.private import needs_numbers
+from remat_cli.frontends.torch.compat.fake_tensors import needs_numbers
 from remat_cli.frontends.torch.tensors import is_dense, is_fixed
 
 _OWN_ERROR = "when making fake tensor call"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from remat_cli.frontends.rates import Rates
-from remat_cli.frontends.torch.private import flop_formula, is_operator
+from remat_cli.frontends.torch.compat.operators import flop_formula, is_operator
 
 _BY_KIND = {
     "batched product": "bmm baddbmm",

@@ -20,7 +20,7 @@ from functools import cache
 from itertools import accumulate
 from typing import Any, Protocol
 
-from remat_cli.frontends.torch.private import host_storage, storage_identity, weak_reference
+from remat_cli.frontends.torch.compat.operators import host_storage, storage_identity, weak_reference
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Allocate, Offload, Release, Statement
 

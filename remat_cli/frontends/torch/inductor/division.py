@@ -20,18 +20,11 @@ from typing import Any
 from remat_cli.frontends.torch.capturing.capture import Captured, Inductor
 from remat_cli.frontends.torch.capturing.joint_program import tensor_name
 from remat_cli.frontends.torch.capturing.lower import Lowering
+from remat_cli.frontends.torch.compat.aot_autograd import saved_description
+from remat_cli.frontends.torch.compat.inductor import apart, inlined, laid_out, lay_out_joined, leave_to_library, stored
+from remat_cli.frontends.torch.compat.operators import is_operator
 from remat_cli.frontends.torch.inductor.image_layouts import LAYOUT, is_image, reads_contiguous_copies
 from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
-from remat_cli.frontends.torch.private import (
-    apart,
-    inlined,
-    is_operator,
-    laid_out,
-    lay_out_joined,
-    leave_to_library,
-    saved_description,
-    stored,
-)
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.plan.replay import replay

@@ -25,8 +25,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from remat_cli.frontends.torch.compat.operators import is_operator
 from remat_cli.frontends.torch.costing.work import Group
-from remat_cli.frontends.torch.private import is_operator
 from remat_cli.frontends.torch.tensors import is_random, storage, storage_bytes, tensors_in
 
 _POINTWISE_NAMES = """

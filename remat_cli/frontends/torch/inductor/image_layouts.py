@@ -22,11 +22,13 @@ such copies where they are needed.
 
 from __future__ import annotations
 
+import contextlib
 import operator
+from collections.abc import Iterator
 from typing import Any
 
+from remat_cli.frontends.torch.compat.inductor import channels_last_unless, channels_last_where
 from remat_cli.frontends.torch.inductor.loops import LIMIT
-from remat_cli.frontends.torch.private import channels_last_unless, channels_last_where
 from remat_cli.frontends.torch.tensors import dense_bytes
 
 LAYOUT = "remat_layout"
@@ -170,10 +172,11 @@ def _copied(joint: Any, read: Any, before: Any, mode: Any, layout: Any, told: di
     return copy
 
 
-def keep_layouts() -> None:
-    """From now on, graphs that a plan has made keep images with channels last, but for what the plan says otherwise."""
-    channels_last_where(_take_less)
-    channels_last_unless(_is_told)
+@contextlib.contextmanager
+def layouts_kept() -> Iterator[None]:
+    """Within this context, graphs made by plan have images with channels last, where the plan says nothing else."""
+    with channels_last_where(_take_less), channels_last_unless(_is_told):
+        yield
 
 
 def _is_told(module: Any, node: Any) -> bool:

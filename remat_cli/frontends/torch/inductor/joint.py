@@ -13,20 +13,12 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.capturing.capture import Captured, Inductor, Model, Take, Way, through_aot
+from remat_cli.frontends.torch.compat.aot_autograd import as_given, default_split, descriptors
+from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, is_fake, new_fake_mode
+from remat_cli.frontends.torch.compat.inductor import inductor, partitioner_base
+from remat_cli.frontends.torch.compat.operators import is_operator, schema
 from remat_cli.frontends.torch.inductor.fusion import fusion
 from remat_cli.frontends.torch.inductor.image_layouts import LAYOUT, lay_out
-from remat_cli.frontends.torch.private import (
-    as_given,
-    default_split,
-    descriptors,
-    exact_sizes,
-    inductor,
-    is_fake,
-    is_operator,
-    new_fake_mode,
-    partitioner_base,
-    schema,
-)
 
 _COPY = "aten.copy_.default"
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from remat_cli.frontends.torch.compat.operators import last_call
 from remat_cli.frontends.torch.document import Input, Named
 from remat_cli.frontends.torch.measuring.memory import counted
 from remat_cli.frontends.torch.measuring.operations import Operations
-from remat_cli.frontends.torch.private import last_call
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 

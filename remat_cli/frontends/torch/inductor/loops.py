@@ -12,19 +12,20 @@ Graphs that no plan has made are left alone.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from remat_cli.frontends.torch.private import (
+from remat_cli.frontends.torch.compat.inductor import (
     buffer_sizes,
     called_by,
+    choosing_loops,
     compiled_meta,
-    end_calls_where,
+    ending_calls_where,
     is_loop,
     loop_choices,
     makes_code,
-    set_loop_choices,
 )
 
 LIMIT = "remat_limit"
@@ -46,12 +47,23 @@ class Limit:
     workspaces: Mapping[str, int] = field(default_factory=dict)
 
 
-def keep_apart() -> None:
-    """From now on, loops and calls of graphs that a plan has made are joined only within its peak."""
-    end_calls_where(_ends)
-    choices = loop_choices()
-    if not getattr(type(choices), "remat", False):
-        set_loop_choices(_limited(type(choices))())
+@contextlib.contextmanager
+def calls_end_within_limits() -> Iterator[None]:
+    """Within this context, C++ functions of graphs that a plan has made end where they would exceed its peak."""
+    with ending_calls_where(_ends):
+        yield
+
+
+@contextlib.contextmanager
+def loops_join_within_limits() -> Iterator[None]:
+    """Within this context, loops of graphs that a plan has made are joined only within its peak, in this thread."""
+    with choosing_loops(_limited(type(loop_choices()))()):
+        yield
+
+
+def loops_are_limited() -> bool:
+    """Whether :func:`loops_join_within_limits` holds in this thread."""
+    return getattr(type(loop_choices()), "remat", False)
 
 
 def _limited(kind: Any) -> Any:

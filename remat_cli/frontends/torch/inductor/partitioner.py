@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,18 @@ from remat_cli.frontends.torch.capturing.capture import Captured, Model
 from remat_cli.frontends.torch.capturing.lower import lowering
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
 from remat_cli.frontends.torch.capturing.results import Use, tangent_numbers, with_tangents
+from remat_cli.frontends.torch.compat.aot_autograd import min_cut
+from remat_cli.frontends.torch.compat.fake_tensors import real_tensors
+from remat_cli.frontends.torch.compat.inductor import partitioner_base
 from remat_cli.frontends.torch.inductor.division import divided
-from remat_cli.frontends.torch.inductor.image_layouts import keep_layouts
+from remat_cli.frontends.torch.inductor.image_layouts import layouts_kept
 from remat_cli.frontends.torch.inductor.joint import captured_joint
-from remat_cli.frontends.torch.inductor.loops import keep_apart
+from remat_cli.frontends.torch.inductor.loops import (
+    calls_end_within_limits,
+    loops_are_limited,
+    loops_join_within_limits,
+)
 from remat_cli.frontends.torch.installed import require_torch
-from remat_cli.frontends.torch.private import min_cut, partitioner_base, real_tensors
 from remat_cli.frontends.torch.tensors import tensors_in
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
@@ -43,6 +51,40 @@ SETTINGS = {
 }
 """Settings of Inductor with which it keeps to the plan: it frees what the plan frees, and runs in the plan's order.
 With its own it may keep freed memory for a later tensor of the same size, which can raise the peak by a fifth."""
+
+
+class Rules:
+    """Keeps Inductor to the plans of graphs while a partitioner that has divided one is alive.
+
+    Inductor compiles a graph after it was divided, and the backward half as late as in the first backward pass. Until
+    then it refers to the partitioner. Once the last one is gone, the rules of Inductor are what they were.
+    """
+
+    def __init__(self) -> None:
+        self._holders = set[int]()
+        self._hold = False
+        self._undo = contextlib.ExitStack()
+
+    def hold(self, holder: Any) -> None:
+        """Have the rules of plans as long as ``holder`` lives, for what is compiled in this thread."""
+        if id(holder) not in self._holders:  # first, or the end of another holder could end what begins here
+            self._holders.add(id(holder))
+            weakref.finalize(holder, self._let_go, id(holder)).atexit = False
+        if not self._hold:
+            self._hold = True
+            self._undo.enter_context(calls_end_within_limits())
+            self._undo.enter_context(layouts_kept())
+        if not loops_are_limited():  # each thread has choices of its own
+            self._undo.enter_context(loops_join_within_limits())
+
+    def _let_go(self, holder: int) -> None:
+        self._holders.discard(holder)
+        if not self._holders:
+            self._hold = False
+            self._undo.close()
+
+
+_RULES = Rules()
 
 
 def _base() -> Any:
@@ -99,8 +141,7 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
         if plan.copies:
             self._refuse(["its plan copies values to the host and back, which compiled steps cannot do"])
             return None
-        keep_apart()
-        keep_layouts()
+        _RULES.hold(self)
         if self._planned is not None:
             self._planned(captured, use)
         places = zip(captured.joint.graph.find_nodes(op="placeholder"), joint_inputs(captured), strict=True)
@@ -120,7 +161,7 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
 def _sources() -> str:
     """A digest of the modules that decide what a plan becomes: a version under development has many."""
     here = Path(__file__).parent
-    paths = [here.parent / "private.py", *here.glob("*.py"), *(here.parent / "capturing").glob("*.py")]
+    paths = [path for folder in ("capturing", "compat", "inductor") for path in (here.parent / folder).glob("*.py")]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()
 
 

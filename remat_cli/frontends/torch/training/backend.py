@@ -16,21 +16,14 @@ from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs, result_kind
 from remat_cli.frontends.torch.capturing.results import Number, Use, gradient_sources, with_tangents
 from remat_cli.frontends.torch.codec import dtype_named
+from remat_cli.frontends.torch.compat.aot_autograd import aot, as_given, default_split, takes_its_arguments
+from remat_cli.frontends.torch.compat.dynamo import leave_out_logging
+from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, real_tensors, without_data
 from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, Saved, forward_backward
 from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.messages import warn
-from remat_cli.frontends.torch.private import (
-    aot,
-    as_given,
-    default_split,
-    exact_sizes,
-    leave_out_logging,
-    real_tensors,
-    takes_its_arguments,
-    without_data,
-)
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.tensors import is_random
 from remat_cli.frontends.torch.training.uses import copied_bytes

@@ -20,19 +20,15 @@ from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs, result_kind
 from remat_cli.frontends.torch.capturing.results import Number, Use, gradient_sources, tangent_numbers
 from remat_cli.frontends.torch.codec import dtype_named
+from remat_cli.frontends.torch.compat.autograd import compiled_node
+from remat_cli.frontends.torch.compat.dynamo import leave_out_logging
+from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, without_data
+from remat_cli.frontends.torch.compat.inductor import Around, inductor
 from remat_cli.frontends.torch.executing.program import generator_state
 from remat_cli.frontends.torch.export import described
 from remat_cli.frontends.torch.inductor.division import UNUSED
 from remat_cli.frontends.torch.inductor.library_calls import with_library_workspaces
 from remat_cli.frontends.torch.inductor.partitioner import SETTINGS, FindPlan, Partitioner, held, whole_use
-from remat_cli.frontends.torch.private import (
-    Around,
-    compiled_node,
-    exact_sizes,
-    inductor,
-    leave_out_logging,
-    without_data,
-)
 from remat_cli.frontends.torch.tensors import is_random
 from remat_cli.frontends.torch.training.backend import Compiled, Find, Refuse, Results, devices
 from remat_cli.frontends.torch.training.uses import copied_bytes

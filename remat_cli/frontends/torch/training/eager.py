@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from remat_cli.frontends.torch.capturing.capture import Model
+from remat_cli.frontends.torch.compat.fake_tensors import silent_fakes
 from remat_cli.frontends.torch.measuring.memory import live_storages
-from remat_cli.frontends.torch.private import silent_fakes
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.frontends.torch.training.loss import usual_loss
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.private import (
+from remat_cli.frontends.torch.compat.dynamo import (
     call_of,
     not_traced,
     plain_call,

@@ -13,8 +13,9 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.capturing.results import Chosen
+from remat_cli.frontends.torch.compat.fake_tensors import is_fake, silent_fakes
+from remat_cli.frontends.torch.compat.operators import weak_storage
 from remat_cli.frontends.torch.measuring.memory import live_storages
-from remat_cli.frontends.torch.private import is_fake, silent_fakes, weak_storage
 from remat_cli.frontends.torch.tensors import dense_bytes, leaves
 
 Loss = Callable[[Any], Any]

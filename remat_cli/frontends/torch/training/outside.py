@@ -12,16 +12,16 @@ from itertools import accumulate
 from typing import Any
 
 from remat_cli.frontends.torch.capturing.capture import Calls, Results, Tried
-from remat_cli.frontends.torch.measuring.memory import changes_of
-from remat_cli.frontends.torch.private import (
+from remat_cli.frontends.torch.compat.autograd import (
     gradient_bytes,
     gradient_sizes,
     gradients_for,
-    is_fake,
     kept_by,
     made_at,
     parameter_of,
 )
+from remat_cli.frontends.torch.compat.fake_tensors import is_fake
+from remat_cli.frontends.torch.measuring.memory import changes_of
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 
 _COMPILED = "CompiledFunctionBackward"

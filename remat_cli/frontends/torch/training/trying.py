@@ -13,8 +13,9 @@ from typing import Any
 
 from remat_cli.frontends.torch.capturing.capture import Calls, Tried
 from remat_cli.frontends.torch.capturing.random_state import undisturbed
+from remat_cli.frontends.torch.compat.autograd import gradient_sizes, gradients_for, kept_by
+from remat_cli.frontends.torch.compat.fake_tensors import is_fake
 from remat_cli.frontends.torch.measuring.memory import changes_of
-from remat_cli.frontends.torch.private import gradient_sizes, gradients_for, is_fake, kept_by
 from remat_cli.frontends.torch.training.outside import written_in_python
 
 

@@ -18,10 +18,10 @@ from typing import Any
 from remat_cli.errors import ExecutionFailed
 from remat_cli.frontends.torch.capturing.results import Number, Use
 from remat_cli.frontends.torch.codec import dtype_named
+from remat_cli.frontends.torch.compat.autograd import compiled_node
 from remat_cli.frontends.torch.document import TensorSpec
 from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward
 from remat_cli.frontends.torch.executing.program import generator_state
-from remat_cli.frontends.torch.private import compiled_node
 
 Learned = Callable[[Use], None]
 """Receives what a step has really done with the results."""

@@ -1,4 +1,4 @@
-"""What PyTorch does not document, and this frontend needs: all in one module, and each as that module says."""
+"""What PyTorch does not document, and this frontend needs: all in one folder, and each as its module says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.utils import run_and_get_code
 
 import remat_cli.frontends.torch
-from remat_cli.frontends.torch import private
+from remat_cli.frontends.torch.compat import aot_autograd, autograd, dynamo, fake_tensors, inductor, operators
 
 FOLDER = Path(remat_cli.frontends.torch.__file__).parent
 PRIVATE = re.compile(
@@ -28,8 +28,8 @@ PRIVATE = re.compile(
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: path.stem)
-def test_only_one_module_uses_what_is_not_documented(path):
-    if path.stem == "private":
+def test_only_one_folder_uses_what_is_not_documented(path):
+    if path.parent.name == "compat":
         return
     tree = ast.parse(path.read_text(encoding="utf-8"))
     code = [
@@ -38,76 +38,78 @@ def test_only_one_module_uses_what_is_not_documented(path):
     assert not [text for text in code if PRIVATE.search(text.replace("from ", "").replace(" import ", "."))]
 
 
-def test_every_function_has_a_test_here():
+@pytest.mark.parametrize("path", sorted((FOLDER / "compat").glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_every_function_has_a_test_here(path):
     """Named after it, so that a failure says what moved."""
-    functions = {node.name for node in ast.parse((FOLDER / "private.py").read_text(encoding="utf-8")).body
-                 if isinstance(node, ast.FunctionDef)}  # fmt: skip
+    functions = {
+        node.name for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)
+    }
     text = Path(__file__).read_text(encoding="utf-8")
-    assert functions == {name for name in functions if f"private.{name}(" in text or f"private.{name}," in text}
+    assert functions == {name for name in functions if re.search(rf"\b{path.stem}\.{name}[(,)]", text)}
 
 
 def test_fake_mode_and_its_sizes():
-    with private.exact_sizes():
+    with fake_tensors.exact_sizes():
         assert torch._dynamo.config.fake_tensor_cache_enabled is False
-    mode = private.new_fake_mode()
+    mode = fake_tensors.new_fake_mode()
     assert not mode.cache_enabled
     with mode:
         tensor = torch.ones(1 << 40)
-        assert private.is_fake(tensor)
-        assert private.is_fake(tensor + torch.ones(1))
-        with private.real_tensors():
-            assert not private.is_fake(torch.ones(3))
-    assert not private.is_fake(torch.ones(3))
-    assert not private.is_fake(torch.nn.Parameter(torch.ones(3)))
+        assert fake_tensors.is_fake(tensor)
+        assert fake_tensors.is_fake(tensor + torch.ones(1))
+        with fake_tensors.real_tensors():
+            assert not fake_tensors.is_fake(torch.ones(3))
+    assert not fake_tensors.is_fake(torch.ones(3))
+    assert not fake_tensors.is_fake(torch.nn.Parameter(torch.ones(3)))
 
 
 def test_tensors_without_data():
     module = torch.nn.Linear(2, 3)
-    fakes = private.without_data([module.weight, module.weight.T, torch.ones(4), 3])
+    fakes = fake_tensors.without_data([module.weight, module.weight.T, torch.ones(4), 3])
     assert isinstance(fakes[0], torch.nn.Parameter)
-    assert private.is_fake(fakes[2])
-    assert private.storage_identity(fakes[0]) == private.storage_identity(fakes[1])
+    assert fake_tensors.is_fake(fakes[2])
+    assert operators.storage_identity(fakes[0]) == operators.storage_identity(fakes[1])
     assert [fake.shape for fake in fakes[:3]] == [(3, 2), (2, 3), (4,)]
     assert fakes[3] == 3
-    assert private.without_data(fakes)[2] is fakes[2]
+    assert fake_tensors.without_data(fakes)[2] is fakes[2]
 
 
 def test_an_operator_that_fails_on_fake_tensors_is_logged_unless_it_shall_not_be(monkeypatch):
     said = []
     monkeypatch.setattr(torch._subclasses.fake_tensor.log, "handle", said.append)
     for silent in (True, False):
-        quiet = private.silent_fakes() if silent else contextlib.nullcontext()
-        with quiet, private.new_fake_mode(), pytest.raises(RuntimeError):
+        quiet = fake_tensors.silent_fakes() if silent else contextlib.nullcontext()
+        with quiet, fake_tensors.new_fake_mode(), pytest.raises(RuntimeError):
             torch.ones(2, 3) @ torch.ones(2, 3)
         assert bool(said) is not silent
 
 
 def test_the_error_of_a_number_without_data_is_known():
-    with private.silent_fakes(), private.new_fake_mode():
+    with fake_tensors.silent_fakes(), fake_tensors.new_fake_mode():
         for read in (lambda: torch.ones(1).item(), lambda: torch.ones(3).nonzero(), lambda: 1 / 0):
             with pytest.raises(Exception) as raised:  # noqa: PT011 - the function under test tells them apart
                 read()
-            assert private.needs_numbers(raised.value) is not isinstance(raised.value, ZeroDivisionError)
+            assert fake_tensors.needs_numbers(raised.value) is not isinstance(raised.value, ZeroDivisionError)
 
 
 def test_the_truncated_normal_distribution_reads_no_fake_numbers():
     trunc_normal = torch.nn.init.trunc_normal_
-    with private.new_fake_mode(), private.uninitialized_fakes():
+    with fake_tensors.new_fake_mode(), fake_tensors.uninitialized_fakes():
         weight = torch.nn.Parameter(torch.empty(3, 4))
         assert trunc_normal(weight) is weight
-    with private.uninitialized_fakes():
+    with fake_tensors.uninitialized_fakes():
         assert trunc_normal(torch.full((100,), 9.0), a=-1, b=1).abs().max() <= 1
-    with private.silent_fakes(), private.new_fake_mode(), pytest.raises(Exception) as raised:  # noqa: PT011
+    with fake_tensors.silent_fakes(), fake_tensors.new_fake_mode(), pytest.raises(Exception) as raised:  # noqa: PT011
         trunc_normal(torch.empty(3, 4))  # else it is not needed any more
-    assert private.needs_numbers(raised.value)
+    assert fake_tensors.needs_numbers(raised.value)
 
 
 def test_modules_of_fake_tensors_can_be_converted():
-    mode = private.new_fake_mode()
-    with mode, private.convertible(mode):
+    mode = fake_tensors.new_fake_mode()
+    with mode, fake_tensors.convertible(mode):
         module = torch.nn.Linear(3, 4).to(torch.bfloat16).double()
         assert {p.dtype for p in module.parameters()} == {torch.float64}
-        assert all(private.is_fake(p) for p in module.parameters())
+        assert all(fake_tensors.is_fake(p) for p in module.parameters())
         assert module(torch.ones(2, 3).double()).shape == (2, 4)
     with mode, pytest.raises(RuntimeError, match="Couldn't swap"):  # else it is not needed any more
         torch.nn.Linear(3, 4).double()
@@ -117,7 +119,7 @@ def test_aot_asks_for_the_split_and_tells_what_inputs_and_outputs_are():
     seen = []
 
     def partition(joint, joint_inputs, *, num_fwd_outputs, **options):
-        kinds = private.descriptors()
+        kinds = aot_autograd.descriptors()
         places = [node.meta["desc"] for node in joint.graph.find_nodes(op="placeholder")]
         [output] = joint.graph.find_nodes(op="output")
         assert isinstance(places[0], kinds.PlainAOTInput)
@@ -125,10 +127,10 @@ def test_aot_asks_for_the_split_and_tells_what_inputs_and_outputs_are():
         assert isinstance(places[-1].output, kinds.PlainAOTOutput)
         assert any(isinstance(found, kinds.InputMutationAOTOutput) for found in output.meta["desc"])
         seen.append(num_fwd_outputs)
-        return private.default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+        return aot_autograd.default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
 
     def backend(graph_module, inputs):
-        return private.aot(graph_module, inputs, compiler=private.as_given, partition=partition)
+        return aot_autograd.aot(graph_module, inputs, compiler=aot_autograd.as_given, partition=partition)
 
     count, x = torch.zeros(()), torch.ones(3, requires_grad=True)
 
@@ -156,7 +158,7 @@ def logging_graphs(logger, messages):
         return y * 2
 
     def backend(graph_module, inputs):
-        graphs.append(private.break_of(graph_module))
+        graphs.append(dynamo.break_of(graph_module))
         return graph_module.forward
 
     torch.compiler.reset()
@@ -178,44 +180,46 @@ def test_logging_is_left_out_of_graphs(monkeypatch):
         assert "\n" in text
         assert [Path(file).name for file, _, _ in frames] == [Path(__file__).name]
         assert frames[0][2] == "step"
-        with private.without_logging():
+        with dynamo.without_logging():
             assert logging_graphs(logger, messages) == ([None], 1)
         assert torch._dynamo.config.ignore_logging_functions == set()
-        private.leave_out_logging()
+        end = dynamo.leave_out_logging()
         assert logging_graphs(logger, messages) == ([None], 1)
         left_out = torch._dynamo.config.ignore_logging_functions
         assert logging.Logger.warning in left_out
         assert not {logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.Logger.getChild} & left_out
+        end()
+        assert torch._dynamo.config.ignore_logging_functions == set()
 
 
 def test_compiled_functions_may_empty_their_list():
     """AOTAutograd hands its own list to what has the mark, and a copy to what has not."""
-    marked = private.takes_its_arguments(lambda args: [args.pop()])
+    marked = aot_autograd.takes_its_arguments(lambda args: [args.pop()])
     given = [3]
     assert marked(given) == [3]
     assert given == []
     assert marked._boxed_call is True
     module = torch.fx.symbolic_trace(torch.nn.ReLU())
-    assert torch.equal(private.as_given(module, None)([torch.ones(2)]), torch.ones(2))
+    assert torch.equal(aot_autograd.as_given(module, None)([torch.ones(2)]), torch.ones(2))
 
 
 def test_operators_and_their_schemas():
     operator = torch.ops.aten.add_.Tensor
-    assert private.is_operator(operator)
-    assert not private.is_operator(torch.ops.aten.add_)
-    assert not private.is_operator(torch.add)
-    assert private.schema(operator).name == "aten::add_"
-    assert private.schema(operator).is_mutable
-    assert not private.schema(torch.ops.aten.add.Tensor).is_mutable
-    assert [argument.name for argument in private.schema(operator).arguments] == ["self", "other", "alpha"]
-    assert [str(r.type) for r in private.schema(operator).returns] == ["Tensor"]
+    assert operators.is_operator(operator)
+    assert not operators.is_operator(torch.ops.aten.add_)
+    assert not operators.is_operator(torch.add)
+    assert operators.schema(operator).name == "aten::add_"
+    assert operators.schema(operator).is_mutable
+    assert not operators.schema(torch.ops.aten.add.Tensor).is_mutable
+    assert [argument.name for argument in operators.schema(operator).arguments] == ["self", "other", "alpha"]
+    assert [str(r.type) for r in operators.schema(operator).returns] == ["Tensor"]
 
 
 def test_storages():
     base = torch.ones(4, 4)
-    assert private.storage_identity(base) == private.storage_identity(base[1:].t())
-    assert private.storage_identity(base) != private.storage_identity(base.clone())
-    first, second = private.weak_storage(base), private.weak_storage(base[1:])
+    assert operators.storage_identity(base) == operators.storage_identity(base[1:].t())
+    assert operators.storage_identity(base) != operators.storage_identity(base.clone())
+    first, second = operators.weak_storage(base), operators.weak_storage(base[1:])
     assert first == second
     assert len({first, second}) == 1
     view = base[2:]
@@ -228,7 +232,7 @@ def test_storages():
 def test_dispatch_modes_see_operators():
     seen = []
 
-    class Mode(private.dispatch_mode()):
+    class Mode(operators.dispatch_mode()):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             seen.append(str(function))
             return function(*args, **(kwargs or {}))
@@ -240,17 +244,17 @@ def test_dispatch_modes_see_operators():
 
 def test_formulas_of_flops():
     a, b = torch.ones(2, 3), torch.ones(3, 5)
-    assert private.flop_formula(torch.ops.aten.mm.default)(a, b, out_val=a @ b) == 2 * 2 * 3 * 5
-    assert private.flop_formula(torch.ops.aten.relu.default) is None
+    assert operators.flop_formula(torch.ops.aten.mm.default)(a, b, out_val=a @ b) == 2 * 2 * 3 * 5
+    assert operators.flop_formula(torch.ops.aten.relu.default) is None
 
 
 def test_formulas_of_attention_on_a_cpu():
     aten = torch.ops.aten
     q, k, v = torch.rand(2, 3, 4, 8), torch.rand(2, 3, 6, 8), torch.rand(2, 3, 6, 8)
     y, s = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)
-    forward = private.flop_formula(aten._scaled_dot_product_flash_attention_for_cpu.default)
+    forward = operators.flop_formula(aten._scaled_dot_product_flash_attention_for_cpu.default)
     assert forward(q, k, v, out_val=(y, s)) == 2 * (2 * 3) * 4 * 6 * (8 + 8)
-    backward = private.flop_formula(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
+    backward = operators.flop_formula(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
     gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward(y, q, k, v, y, s, 0.0, False)
     assert backward(y, q, k, v, y, s, 0.0, False, out_val=gradients) == 2 * (2 * 3) * 4 * 6 * 5 * 8
 
@@ -260,7 +264,7 @@ def test_events_of_the_profiler():
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
         torch.ones(1000)
-    changes = [event for event in private.profiler_events(session) if event.name() == "[memory]"]
+    changes = [event for event in operators.profiler_events(session) if event.name() == "[memory]"]
     assert 4000 in [event.nbytes() for event in changes]
     assert all(event.start_ns() > 0 and event.duration_ns() >= 0 for event in changes)
 
@@ -274,13 +278,13 @@ def test_the_node_behind_results_and_their_views():
 
     compiled = torch.compile(step, backend="aot_eager", dynamic=False)
     number, view, _ = compiled(torch.ones(2, 2))
-    node, position, direct = private.compiled_node(number)
+    node, position, direct = autograd.compiled_node(number)
     assert (position, direct) == (0, True)
-    behind, position, direct = private.compiled_node(view)
+    behind, position, direct = autograd.compiled_node(view)
     assert behind is node
     assert (position, direct) == (3, False)  # the memory that it is a view of
-    assert private.compiled_node(torch.ones(2)) is None
-    assert private.compiled_node(module.weight.sum()) is None
+    assert autograd.compiled_node(torch.ones(2)) is None
+    assert autograd.compiled_node(module.weight.sum()) is None
 
 
 def test_nodes_of_autograd_tell_what_they_keep_and_make():
@@ -288,21 +292,21 @@ def test_nodes_of_autograd_tell_what_they_keep_and_make():
     product = x @ weight
     later = product.exp()
     node, after = product.grad_fn, later.grad_fn
-    assert private.made_at(node) < private.made_at(after)
-    assert [tensor.shape for tensor in private.kept_by(node)] == [x.shape]  # the weight is not needed for its gradient
-    assert [tensor.data_ptr() for tensor in private.kept_by(after)] == [later.data_ptr()]
-    assert private.gradient_sizes(node) == (2 * 4 * 4, 3 * 4 * 4)
-    assert private.gradient_bytes(node, 0) == private._bytes_of(node._input_metadata[0]) == product.nbytes
-    assert private.gradient_bytes(node, 1) == 0  # it has one result
-    [gradient] = private.gradients_for(node)
+    assert autograd.made_at(node) < autograd.made_at(after)
+    assert [tensor.shape for tensor in autograd.kept_by(node)] == [x.shape]  # the weight is not needed for its gradient
+    assert [tensor.data_ptr() for tensor in autograd.kept_by(after)] == [later.data_ptr()]
+    assert autograd.gradient_sizes(node) == (2 * 4 * 4, 3 * 4 * 4)
+    assert autograd.gradient_bytes(node, 0) == autograd._bytes_of(node._input_metadata[0]) == product.nbytes
+    assert autograd.gradient_bytes(node, 1) == 0  # it has one result
+    [gradient] = autograd.gradients_for(node)
     assert gradient.shape == product.shape
     assert not gradient.is_contiguous()
     assert node(gradient)[1].shape == weight.shape
-    assert [gradient.shape for gradient in private.gradients_for(later.sum().grad_fn)] == [()]
-    assert private.parameter_of(node) is None
-    assert private.parameter_of(node.next_functions[1][0]) is weight
+    assert [gradient.shape for gradient in autograd.gradients_for(later.sum().grad_fn)] == [()]
+    assert autograd.parameter_of(node) is None
+    assert autograd.parameter_of(node.next_functions[1][0]) is weight
     product.exp_()
-    assert private.kept_by(torch.ones(2, requires_grad=True).exp().add_(1).grad_fn) == []
+    assert autograd.kept_by(torch.ones(2, requires_grad=True).exp().add_(1).grad_fn) == []
 
 
 def test_whether_tangents_can_be_freed():
@@ -316,47 +320,47 @@ def test_whether_tangents_can_be_freed():
             return make_boxed_func(graph.forward)
 
         def backward(args):
-            reference = private.weak_storage(args[-1])
+            reference = operators.weak_storage(args[-1])
             shape = args[-1].shape
             args.clear()
             freed.append(reference.expired())
             return [torch.zeros(shape)]
 
-        return private.takes_its_arguments(backward)
+        return aot_autograd.takes_its_arguments(backward)
 
     def backend(graph, inputs):
-        return private.aot(graph, inputs, compiler=compiler, partition=private.default_split)
+        return aot_autograd.aot(graph, inputs, compiler=compiler, partition=aot_autograd.default_split)
 
     x = torch.ones(8, requires_grad=True)
     out = torch.compile(lambda y: y.exp(), backend=backend, dynamic=False)(x)
     (out * torch.arange(8.0)).sum().backward()
-    assert freed == [private.frees_tangents()]
+    assert freed == [autograd.frees_tangents()]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_the_gradient_of_dropout_is_two_products(dtype):
     gradient, mask = torch.randn(32, 17, dtype=dtype), torch.rand(32, 17) > 0.15
     kernel = torch.ops.aten.native_dropout_backward(gradient, mask, 1 / 0.85)
-    assert torch.equal(private.dropout_backward(gradient, mask, 1 / 0.85), kernel)
+    assert torch.equal(aot_autograd.dropout_backward(gradient, mask, 1 / 0.85), kernel)
 
 
 def test_a_module_may_have_another_call():
     module = torch.nn.Linear(2, 2)
-    assert private.call_of(module) is None
-    private.set_call(module, lambda x, bias=0: (private.plain_call(module)(x), bias))
+    assert dynamo.call_of(module) is None
+    dynamo.set_call(module, lambda x, bias=0: (dynamo.plain_call(module)(x), bias))
     x = torch.ones(1, 2)
     out, bias = module(x, bias=3)
     assert torch.equal(out, torch.nn.functional.linear(x, module.weight, module.bias))
     assert bias == 3
-    assert private.call_of(copy.deepcopy(module)) is None
-    assert private.call_of(pickle.loads(pickle.dumps(module))) is None
-    private.set_call(module, None)
-    assert private.call_of(module) is None
+    assert dynamo.call_of(copy.deepcopy(module)) is None
+    assert dynamo.call_of(pickle.loads(pickle.dumps(module))) is None
+    dynamo.set_call(module, None)
+    assert dynamo.call_of(module) is None
     assert torch.equal(module(x), out)
     module.compile(backend="eager")
-    assert private.call_of(module) is not None
-    assert not private.is_compiled(module)
-    assert private.is_compiled(torch.compile(module, backend="eager"))
+    assert dynamo.call_of(module) is not None
+    assert not dynamo.is_compiled(module)
+    assert dynamo.is_compiled(torch.compile(module, backend="eager"))
 
 
 def _twice(x):
@@ -371,9 +375,9 @@ def test_compilations_are_counted_by_code_object(fresh_compiler):
         seen.append(inputs)
         return graph_module.forward
 
-    assert private.recompile_limit() == 8
+    assert dynamo.recompile_limit() == 8
     one, other = (
-        torch.compile(private.own_code(_twice), backend=backend, dynamic=False, fullgraph=True) for _ in range(2)
+        torch.compile(dynamo.own_code(_twice), backend=backend, dynamic=False, fullgraph=True) for _ in range(2)
     )
     for length in range(1, 9):
         one(torch.ones(length))
@@ -381,8 +385,8 @@ def test_compilations_are_counted_by_code_object(fresh_compiler):
         one(torch.ones(9))
     assert len(seen) == 8
     other(torch.ones(1))
-    with private.undistributed(12):
-        assert private.recompile_limit() == 12
+    with dynamo.undistributed(12):
+        assert dynamo.recompile_limit() == 12
         assert torch._dynamo.config.optimize_ddp is False
         for length in range(2, 13):
             other(torch.ones(length))
@@ -394,12 +398,12 @@ def test_inductor_divides_a_joint_graph_and_stores_what_is_marked(fresh_compiler
     """One compilation shows the partitioner, the mark, the choices of loops and the buffers."""
     seen = {}
 
-    class Divide(private.partitioner_base()):
+    class Divide(inductor.partitioner_base()):
         def __call__(self, joint, joint_inputs, **options):
-            forward, backward = private.min_cut(joint, joint_inputs, **options)
+            forward, backward = aot_autograd.min_cut(joint, joint_inputs, **options)
             sums = [node for node in forward.graph.nodes if "add" in str(node.target)]
             with forward.graph.inserting_after(sums[0]):
-                made = private.stored(forward.graph, sums[0])
+                made = inductor.stored(forward.graph, sums[0])
             sums[0].replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
             forward.meta["mine"] = 1
             forward.recompile()
@@ -411,13 +415,13 @@ def test_inductor_divides_a_joint_graph_and_stores_what_is_marked(fresh_compiler
         def __reduce__(self):
             return str, ("test",)
 
-    kind = type(private.loop_choices())
+    kind = type(inductor.loop_choices())
 
     class Choices(kind):
         @staticmethod
         def can_fuse(scheduler, node1, node2, shared_data_score):
-            if private.compiled_meta().get("mine"):
-                found = private.buffer_sizes(scheduler)
+            if inductor.compiled_meta().get("mine"):
+                found = inductor.buffer_sizes(scheduler)
                 reads = {found.real(name) for node in scheduler.nodes for name in found.read_by(node)}
                 seen.update(sizes=found.sizes, reads=reads, results=found.results)
             return kind.can_fuse(scheduler, node1, node2, shared_data_score)
@@ -426,33 +430,31 @@ def test_inductor_divides_a_joint_graph_and_stores_what_is_marked(fresh_compiler
             return "test"
 
     def backend(graph_module, inputs):
-        return private.inductor(graph_module, inputs, partitioner=Divide(), settings={"force_disable_caches": True})
+        return inductor.inductor(graph_module, inputs, partitioner=Divide(), settings={"force_disable_caches": True})
 
-    before = private.loop_choices()
-    private.set_loop_choices(Choices())
-    try:
+    before = inductor.loop_choices()
+    with inductor.choosing_loops(Choices()):
         x = torch.ones(64, 64, requires_grad=True)
         made = torch.compile(lambda x: ((x + 1).exp() * 2).sum(0), backend=backend, dynamic=False)(x)
-    finally:
-        private.set_loop_choices(before)
+    assert inductor.loop_choices() is before
     torch.testing.assert_close(made, ((x + 1).exp() * 2).sum(0))
     stored = {name for name, size in seen["sizes"].items() if size == (64 * 64 * 4, 64 * 64 * 4)}
     assert stored & seen["reads"]  # the sum that is marked; else all would be one loop
     assert set(seen["results"]) - stored
-    assert private.saved_description(3).expr() == "__saved_for_backwards_3"
+    assert aot_autograd.saved_description(3).expr() == "__saved_for_backwards_3"
 
 
 def test_marks_return_their_argument_and_say_what_inductor_makes_of_it():
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     x.meta = {"val": 1}
-    stored, inlined, apart = private.stored(graph, x), private.inlined(graph, x), private.apart(graph, x)
+    stored, inlined, apart = inductor.stored(graph, x), inductor.inlined(graph, x), inductor.apart(graph, x)
     assert [node.args for node in (stored, inlined, apart)] == [(x,), (x,), (x,)]
     assert stored.meta == inlined.meta == apart.meta == x.meta
-    assert apart.target is private._mark("apart", private._lower_apart) is torch.ops.remat.apart.default
-    assert stored.target is private._mark("stored", private._lower_stored) is torch.ops.remat.stored.default
-    assert inlined.target is private._mark("inlined", private._lower_inlined) is torch.ops.remat.inlined.default
-    assert private._marked(graph, x, stored.target).target is stored.target
+    assert apart.target is inductor._mark("apart", inductor._lower_apart) is torch.ops.remat.apart.default
+    assert stored.target is inductor._mark("stored", inductor._lower_stored) is torch.ops.remat.stored.default
+    assert inlined.target is inductor._mark("inlined", inductor._lower_inlined) is torch.ops.remat.inlined.default
+    assert inductor._marked(graph, x, stored.target).target is stored.target
     value = torch.ones(2)
     assert stored.target(value) is value
     assert inlined.target(value) is value
@@ -466,13 +468,13 @@ def test_results_that_are_stored_or_inlined():
             self.realized += 1
 
     tensor = Tensor()
-    assert private._lower_stored(tensor) is tensor
+    assert inductor._lower_stored(tensor) is tensor
     assert tensor.realized == 1
     tensor.data = None  # what something else has stored is no pointwise result
-    assert private._lower_inlined(tensor) is tensor
-    assert private._inlined_box() is private._inlined_box()
-    assert private._inlined_box()(None).should_realize_on_reuse(100) is False
-    assert private._lower_apart(tensor) is tensor
+    assert inductor._lower_inlined(tensor) is tensor
+    assert inductor._inlined_box() is inductor._inlined_box()
+    assert inductor._inlined_box()(None).should_realize_on_reuse(100) is False
+    assert inductor._lower_apart(tensor) is tensor
     assert tensor.realized == 2
 
 
@@ -481,7 +483,7 @@ def test_functions_of_loops_end_where_they_are_told_to(fresh_compiler):
     kinds = []
 
     def ends(scheduler):
-        kinds.append(private.is_loop(scheduler.current_node))
+        kinds.append(inductor.is_loop(scheduler.current_node))
         return ending
 
     def calls():
@@ -493,9 +495,7 @@ def test_functions_of_loops_end_where_they_are_told_to(fresh_compiler):
         return code.count("    cpp_fused_") + code.count("    cpp_ker")
 
     full = CppScheduling.ready_to_flush
-    try:
-        private.end_calls_where(ends)
-        private.end_calls_where(ends)  # once is enough
+    with inductor.ending_calls_where(ends):
         ending = False
         together = calls()
         assert kinds
@@ -504,8 +504,17 @@ def test_functions_of_loops_end_where_they_are_told_to(fresh_compiler):
         ending = True
         assert calls() == together + 1 == 2
         assert len(kinds) == 2 * seen == 4
-    finally:
-        CppScheduling.ready_to_flush = full
+    assert CppScheduling.ready_to_flush is full
+
+
+def test_a_rule_that_others_have_replaced_since_is_theirs():
+    owner = type("Owner", (), {"rule": 1})
+    with inductor._replaced(owner, "rule", 2):
+        assert owner.rule == 2
+    assert owner.rule == 1
+    with inductor._replaced(owner, "rule", 2):
+        owner.rule = 3
+    assert owner.rule == 3
 
 
 @pytest.mark.filterwarnings("default:`torch.jit:DeprecationWarning")  # Inductor's own, where it is first imported
@@ -513,7 +522,7 @@ def test_concatenations_whose_parts_are_made_in_place_make_no_code():
     from torch._inductor import scheduler
 
     made = {
-        kind: private.makes_code(object.__new__(kind))
+        kind: inductor.makes_code(object.__new__(kind))
         for kind in (scheduler.NopKernelSchedulerNode, scheduler.SchedulerNode)
     }
     assert list(made.values()) == [False, True]
@@ -521,7 +530,7 @@ def test_concatenations_whose_parts_are_made_in_place_make_no_code():
 
 def test_the_last_call_of_an_operator():
     x = torch.ones(2, 2)
-    operator, args = private.last_call(lambda: torch.add(x.exp(), 1))
+    operator, args = operators.last_call(lambda: torch.add(x.exp(), 1))
     assert operator is torch.ops.aten.add.Tensor
     assert torch.equal(args[0], x.exp())
     assert args[1] == 1
@@ -532,10 +541,10 @@ def test_the_last_call_of_an_operator():
 
 @pytest.mark.parametrize("wanted", [True, False])
 @pytest.mark.filterwarnings("default:`torch.jit:DeprecationWarning")  # Inductor's own, where it is first imported
-def test_images_with_channels_last_where_asked_for(wanted, monkeypatch):
+def test_images_with_channels_last_where_asked_for(wanted):
     from torch._inductor.graph import GraphLowering
 
-    monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(GraphLowering.decide_layout_opt))
+    before = GraphLowering.decide_layout_opt
     module = torch.fx.symbolic_trace(torch.nn.ReLU())
     asked = []
 
@@ -543,18 +552,18 @@ def test_images_with_channels_last_where_asked_for(wanted, monkeypatch):
         asked.append(given)
         return wanted
 
-    private.channels_last_where(wants)
-    private.channels_last_where(wants)
-    assert GraphLowering.decide_layout_opt(module, is_inference=False) is wanted
+    with inductor.channels_last_where(wants):
+        assert GraphLowering.decide_layout_opt(module, is_inference=False) is wanted
     assert asked == [module]
+    assert GraphLowering.decide_layout_opt is before
 
 
 @pytest.mark.filterwarnings("default:`torch.jit:DeprecationWarning")  # Inductor's own, where it is first imported
-def test_results_that_are_not_copied_into_channels_last(monkeypatch):
+def test_results_that_are_not_copied_into_channels_last():
     from torch._inductor.graph import GraphLowering
 
     name = "find_nodes_prefer_channels_last"
-    monkeypatch.setattr(GraphLowering, name, getattr(GraphLowering, name))
+    before = getattr(GraphLowering, name)
     lowering = types.SimpleNamespace(module=torch.fx.Graph())
     image, weight = lowering.module.placeholder("image"), lowering.module.placeholder("weight")
     rest = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
@@ -568,9 +577,9 @@ def test_results_that_are_not_copied_into_channels_last(monkeypatch):
         asked.append(module)
         return node is weight
 
-    private.channels_last_unless(keeps)
-    private.channels_last_unless(keeps)
-    found = getattr(GraphLowering, name)(lowering)
+    with inductor.channels_last_unless(keeps):
+        found = getattr(GraphLowering, name)(lowering)
+    assert getattr(GraphLowering, name) is before
     assert {image, made} <= found
     assert weight not in found
     assert set(asked) == {lowering.module}
@@ -580,9 +589,9 @@ def test_results_that_are_not_copied_into_channels_last(monkeypatch):
 def _code(function, change, x):
     """What ``function`` returns for ``x``, and Inductor's code for its forward graph after ``change``."""
 
-    class Divide(private.partitioner_base()):
+    class Divide(inductor.partitioner_base()):
         def __call__(self, joint, joint_inputs, **options):
-            forward, backward = private.min_cut(joint, joint_inputs, **options)
+            forward, backward = aot_autograd.min_cut(joint, joint_inputs, **options)
             [sines] = [node for node in forward.graph.nodes if "sin" in str(node.target)]
             change(forward.graph, sines)
             forward.recompile()
@@ -592,22 +601,24 @@ def _code(function, change, x):
             return "test"
 
     def backend(graph_module, inputs):
-        return private.inductor(graph_module, inputs, partitioner=Divide(), settings={"force_disable_caches": True})
+        return inductor.inductor(graph_module, inputs, partitioner=Divide(), settings={"force_disable_caches": True})
 
     result, [code, *_] = run_and_get_code(torch.compile(function, backend=backend, dynamic=False), x)
     return result, code
 
 
 @pytest.mark.filterwarnings("default:`torch.jit:DeprecationWarning")  # Inductor's own, where it is first imported
-def test_operations_that_are_left_to_a_library(fresh_compiler, monkeypatch):
-    monkeypatch.setattr(CppScheduling, "ready_to_flush", CppScheduling.ready_to_flush)
+def test_operations_that_are_left_to_a_library(fresh_compiler):
     called = set()
-    private.end_calls_where(lambda scheduler: called.update(map(private.called_by, scheduler.nodes)))
     x = torch.randn(3, requires_grad=True)
-    for change, expected in ((lambda _graph, _node: None, 0), (lambda _graph, node: private.leave_to_library(node), 1)):
+    for change, expected in (
+        (lambda _graph, _node: None, 0),
+        (lambda _graph, node: inductor.leave_to_library(node), 1),
+    ):
         torch._dynamo.reset()
         called.clear()
-        result, code = _code(lambda x: x.sin() + 1, change, x)
+        with inductor.ending_calls_where(lambda scheduler: called.update(map(inductor.called_by, scheduler.nodes))):
+            result, code = _code(lambda x: x.sin() + 1, change, x)
         torch.testing.assert_close(result, x.sin() + 1)
         assert code.count("torch.ops.aten.sin.default(") == expected
         assert called == ({"", "sin"} if expected else {""})
@@ -620,7 +631,7 @@ def test_results_in_the_layout_that_is_asked_for(layout, fresh_compiler):
     marks = []
 
     def change(graph, node):
-        made = private.laid_out(graph, node, layout)
+        made = inductor.laid_out(graph, node, layout)
         node.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
         marks.append((made.target, made.meta == node.meta))
 
@@ -631,16 +642,16 @@ def test_results_in_the_layout_that_is_asked_for(layout, fresh_compiler):
     assert f"empty_strided_cpu((2, 3, 4, 5), {strides}, torch.float32)" in code
     kinds = {torch.contiguous_format: "contiguous", torch.channels_last: "channels_last"}
     lower = {
-        torch.contiguous_format: private._lower_contiguous,
-        torch.channels_last: private._lower_channels_last,
+        torch.contiguous_format: inductor._lower_contiguous,
+        torch.channels_last: inductor._lower_channels_last,
     }
-    assert marks == [(private._mark(kinds[layout], lower[layout]), True)]
+    assert marks == [(inductor._mark(kinds[layout], lower[layout]), True)]
 
 
 @pytest.mark.filterwarnings("default:`torch.jit:DeprecationWarning")  # Inductor's own, where it is first imported
 def test_concatenations_of_images_with_channels_last(fresh_compiler):
     def joined_twice(graph, node, lay_out):
-        part = private.stored(graph, node)
+        part = inductor.stored(graph, node)
         with graph.inserting_after(part):
             joined = graph.call_function(torch.ops.aten.cat.default, ([part, part], 1))
         joined.meta = {"val": torch.empty(2, 6, 4, 5)}
@@ -648,28 +659,30 @@ def test_concatenations_of_images_with_channels_last(fresh_compiler):
         lay_out(joined)
 
     x = torch.randn(2, 3, 4, 5, requires_grad=True)
-    for lay_out, strides in ((id, (120, 20, 5, 1)), (lambda node: private.lay_out_joined(node), (120, 1, 30, 6))):
+    for lay_out, strides in ((id, (120, 20, 5, 1)), (lambda node: inductor.lay_out_joined(node), (120, 1, 30, 6))):
         torch._dynamo.reset()
         result, code = _code(lambda x: x.sin().sum(), functools.partial(joined_twice, lay_out=lay_out), x)
         torch.testing.assert_close(result, 2 * x.sin().sum())
         assert f"empty_strided_cpu((2, 6, 4, 5), {strides}, torch.float32)" in code
-    found = private._operator("joined", "(Tensor[] tensors, int dim=0) -> Tensor", private._lower_joined, private._join)
+    found = inductor._operator(
+        "joined", "(Tensor[] tensors, int dim=0) -> Tensor", inductor._lower_joined, inductor._join
+    )
     assert found is torch.ops.remat.joined.default
-    assert torch.equal(found([x, x], 1), private._join([x, x], 1))
-    assert private._same(x) is x
+    assert torch.equal(found([x, x], 1), inductor._join([x, x], 1))
+    assert inductor._same(x) is x
 
 
 def test_gradients_of_gradients_of_a_compiled_graph(fresh_compiler):
     x = torch.ones(3, requires_grad=True)
     compiled = torch.compile(lambda x: (x**3).sum(), backend="aot_eager")
     (first,) = torch.autograd.grad(compiled(x), x, create_graph=True)
-    assert private.has_second_gradient([first])
+    assert autograd.has_second_gradient([first])
     (plain,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
-    assert not private.has_second_gradient([plain])
+    assert not autograd.has_second_gradient([plain])
     with pytest.raises(RuntimeError) as raised:
         first.sum().backward()
-    assert private.refuses_second_gradient(raised.value)
-    assert not private.refuses_second_gradient(RuntimeError("another"))
+    assert autograd.refuses_second_gradient(raised.value)
+    assert not autograd.refuses_second_gradient(RuntimeError("another"))
 
 
 def test_a_function_that_is_not_traced_still_compiles(fresh_compiler):
@@ -678,19 +691,19 @@ def test_a_function_that_is_not_traced_still_compiles(fresh_compiler):
     def named(name):
         return lambda graph_module, inputs: seen.append(name) or graph_module.forward
 
-    compiled = torch.compile(private.own_code(_twice), backend=named("inner"))
-    inner = private.not_traced(lambda x: compiled(x))
+    compiled = torch.compile(dynamo.own_code(_twice), backend=named("inner"))
+    inner = dynamo.not_traced(lambda x: compiled(x))
     around = torch.compile(lambda x: inner(x + 1) - 1, backend=named("outer"))
     assert torch.equal(around(torch.ones(2)), torch.full((2,), 3.0))
     assert sorted(seen) == ["inner", "outer", "outer"]
 
 
 def test_host_memory_is_known_while_it_lives():
-    storage = private.host_storage(64)
-    reference = private.weak_reference(storage)
+    storage = operators.host_storage(64)
+    reference = operators.weak_reference(storage)
     assert storage.nbytes() == 64
-    assert private.is_host(reference)
-    assert private.is_host(private.weak_reference(storage))
-    assert not private.is_host(private.weak_reference(torch.ones(3).untyped_storage()))
+    assert operators.is_host(reference)
+    assert operators.is_host(operators.weak_reference(storage))
+    assert not operators.is_host(operators.weak_reference(torch.ones(3).untyped_storage()))
     del storage
     assert reference.expired()

@@ -1,0 +1,77 @@
+"""AOTAutograd: joint graphs, their splits, and the descriptions of their inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Partition = Callable[..., tuple[Any, Any]]
+"""``partition(joint, joint_inputs, *, num_fwd_outputs, **options)``: the forward and the backward graph module."""
+
+
+def aot(graph_module: Any, inputs: Any, *, compiler: Callable[[Any, Any], Any], partition: Partition) -> Any:
+    """The result of AOTAutograd: ``partition`` splits the joint graph, ``compiler`` compiles both parts."""
+    import torch
+    from torch._dynamo.backends.common import aot_autograd
+
+    backend = aot_autograd(
+        fw_compiler=compiler,
+        bw_compiler=compiler,
+        partition_fn=partition,
+        decompositions={torch.ops.aten.native_dropout_backward.default: dropout_backward},
+    )
+    return backend(graph_module, inputs)
+
+
+def dropout_backward(gradient: Any, mask: Any, scale: float) -> Any:
+    """What PyTorch's kernel computes, product by product.
+
+    Without data, PyTorch takes the result for contiguous, and a copy into that layout would change the order of later
+    sums. And a plan sees the first product, which the kernel holds beside the second one.
+    """
+    return gradient * mask * scale
+
+
+def min_cut(joint: Any, joint_inputs: Any, **options: Any) -> tuple[Any, Any]:
+    """The split that Inductor makes by itself."""
+    from functorch.compile import min_cut_rematerialization_partition
+
+    forward, backward = min_cut_rematerialization_partition(joint, joint_inputs, **options)
+    return forward, backward
+
+
+def default_split(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> tuple[Any, Any]:
+    """The split without recomputation, which saves everything that the backward pass reads."""
+    from functorch.compile import default_partition
+
+    forward, backward = default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+    return forward, backward
+
+
+def as_given(graph_module: Any, _inputs: Any) -> Any:
+    """A compiler that compiles nothing."""
+    from functorch.compile import make_boxed_func
+
+    return make_boxed_func(graph_module.forward)
+
+
+def takes_its_arguments(function: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    """``function`` with the mark that tells AOTAutograd that it empties its argument list."""
+
+    def boxed(args: list[Any]) -> list[Any]:
+        return function(args)
+
+    boxed._boxed_call = True  # type: ignore[attr-defined]  # the mark
+    return boxed
+
+
+def descriptors() -> Any:
+    """The module with the classes that describe the inputs and outputs of a joint graph."""
+    from torch._functorch._aot_autograd import descriptors as found
+
+    return found
+
+
+def saved_description(number: int) -> Any:
+    """The description of a tensor that a forward graph saves."""
+    return descriptors().SavedForBackwardsAOTOutput(number)

@@ -1,0 +1,103 @@
+"""Autograd: nodes, what they keep, and the gradients that they read and make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+
+def refuses_second_gradient(error: BaseException) -> bool:
+    """Whether PyTorch raised ``error`` because a compiled graph has no gradient of its gradient."""
+    return "does not currently support double backward" in str(error)
+
+
+def has_second_gradient(tensors: Iterable[Any]) -> bool:
+    """Whether a gradient that a compiled graph computed has a part in ``tensors``; their own gradient would fail."""
+    seen: set[Any] = set()
+    left = [tensor.grad_fn for tensor in tensors]
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            if node.name() == "CompiledFunctionBackwardBackward":
+                return True
+            seen.add(node)
+            left += [before for before, _ in node.next_functions]
+    return False
+
+
+def compiled_node(tensor: Any) -> tuple[Any, int, bool] | None:
+    """The node of autograd of the compiled graph that returned ``tensor``, and the position of the result there.
+
+    The last item is false if AOTAutograd has made ``tensor`` as a view of that result. None if it has no such node.
+    """
+    import torch
+
+    node, position, direct = getattr(tensor, "grad_fn", None), getattr(tensor, "output_nr", 0), True
+    while node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction):
+        [(node, position), *_] = node.next_functions or ((None, 0),)
+        direct = False
+    return None if node is None else (node, position, direct)
+
+
+def made_at(node: Any) -> int:
+    """When a node of autograd was made: less than for all that were made later by the same thread."""
+    return int(node._sequence_nr())
+
+
+def kept_by(node: Any) -> list[Any]:
+    """The tensors that a node of autograd keeps for the backward pass. Those changed in place since are left out."""
+    import torch
+
+    python = isinstance(node, torch.autograd.function.BackwardCFunction)
+    names = ["saved_tensors"] if python else [name for name in dir(node) if name.startswith("_saved_")]
+    found = []
+    for name in names:
+        try:
+            saved = getattr(node, name)
+        except RuntimeError:  # something was changed in place, so that its backward pass would fail too
+            continue
+        found += [t for t in (saved if isinstance(saved, list | tuple) else [saved]) if isinstance(t, torch.Tensor)]
+    return found
+
+
+def gradient_sizes(node: Any) -> tuple[int, int]:
+    """Bytes of the gradients that a node of autograd reads, and of those that it makes."""
+    behind = (other._input_metadata[at : at + 1] for other, at in node.next_functions if other is not None)
+    made = [meta for metas in behind for meta in metas]
+    return sum(map(_bytes_of, node._input_metadata)), sum(map(_bytes_of, made))
+
+
+def gradient_bytes(node: Any, position: int) -> int:
+    """Bytes of one of the gradients that a node of autograd reads."""
+    return sum(_bytes_of(meta) for meta in node._input_metadata[position : position + 1])
+
+
+def _bytes_of(meta: Any) -> int:
+    return math.prod(map(int, meta.shape)) * int(meta.dtype.itemsize)
+
+
+def gradients_for(node: Any) -> list[Any]:
+    """A gradient of zeros for each result of the operation that a node of autograd belongs to.
+
+    Their last dimensions do not lie in the usual order in memory, for which some operations make a copy.
+    """
+    import torch
+
+    made = []
+    for meta in node._input_metadata:
+        *shape, last = tuple(meta.shape) or (1,)
+        made.append(torch.zeros((last, *shape), dtype=meta.dtype, device=meta.device).movedim(0, -1).view(meta.shape))
+    return made
+
+
+def parameter_of(node: Any) -> Any:
+    """The tensor whose gradient a node of autograd collects; None for all other nodes."""
+    return getattr(node, "variable", None) if node.name().endswith("AccumulateGrad") else None
+
+
+def frees_tangents() -> bool:
+    """Whether autograd hands tangents over, so that a compiled step can free them; from PyTorch 2.13 on it does."""
+    import torch
+
+    return hasattr(torch.autograd.Function, "boxed_grads_call")

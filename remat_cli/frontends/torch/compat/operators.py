@@ -1,0 +1,99 @@
+"""Operators of ATen: their schemas and formulas, the memory behind tensors, and modes that see operators run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def is_operator(target: Any) -> bool:
+    """Whether ``target`` is one overload of an operator of ``torch.ops``."""
+    import torch
+
+    return isinstance(target, torch._ops.OpOverload)
+
+
+def schema(operator: Any) -> Any:
+    """The schema of an operator: ``name``, ``arguments``, ``returns``, ``is_mutable``."""
+    return operator._schema
+
+
+def storage_identity(tensor: Any) -> int:
+    """A number that identifies the memory of ``tensor``, fake or real; the same for all its views while it lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def weak_storage(tensor: Any) -> Any:
+    """A weak reference to the memory of ``tensor``: hashable, and ``expired()`` once it is gone."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+def weak_reference(storage: Any) -> Any:
+    """As :func:`weak_storage`, for a storage."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    return StorageWeakRef(storage)
+
+
+_HOST: set[Any] = set()
+"""Memory of a CPU that stands for host memory beside a device, which is the same CPU."""
+
+
+def host_storage(size: int) -> Any:
+    """A storage of ``size`` bytes that :func:`is_host` knows. No operator makes it, so no mode sees a new tensor."""
+    import torch
+
+    storage = torch.UntypedStorage(size)
+    _HOST.difference_update([known for known in _HOST if known.expired()])
+    _HOST.add(weak_reference(storage))
+    return storage
+
+
+def is_host(reference: Any) -> bool:
+    """Whether a weak reference is to memory that :func:`host_storage` made."""
+    return reference in _HOST
+
+
+def dispatch_mode() -> Any:
+    """The base class of modes whose ``__torch_dispatch__`` is called for every operator that runs."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return TorchDispatchMode
+
+
+def last_call(function: Callable[[], Any]) -> tuple[Any, tuple[Any, ...]]:
+    """The last operator that ``function`` calls, and its arguments by position."""
+    seen: list[tuple[Any, tuple[Any, ...]]] = []
+
+    class Watching(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker
+        def __torch_dispatch__(self, operator: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen[:] = [(operator, args)]
+            return operator(*args, **(kwargs or {}))
+
+    with Watching():
+        function()
+    return seen.pop()  # the class is part of a cycle, and must not hold the arguments until that is collected
+
+
+def flop_formula(operator: Any) -> Any:
+    """PyTorch's formula for the FLOPs of an operator; None if it has none. Call it with tensors and ``out_val``.
+
+    The registry has no formula for attention on a CPU, so that of the same attention on a GPU is used.
+    """
+    import torch
+    from torch.utils.flop_counter import flop_registry
+
+    aten = torch.ops.aten
+    same = {
+        aten._scaled_dot_product_flash_attention_for_cpu: aten._scaled_dot_product_flash_attention,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: aten._scaled_dot_product_flash_attention_backward,
+    }
+    packet = getattr(operator, "overloadpacket", None)
+    return flop_registry.get(packet) or flop_registry.get(same.get(packet))
+
+
+def profiler_events(session: Any) -> Any:
+    """The raw events of a stopped ``torch.profiler.profile``, including changes of memory."""
+    return session.profiler.kineto_results.events()
