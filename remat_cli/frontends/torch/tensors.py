@@ -7,31 +7,32 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.compat.operators import is_operator, schema, storage_identity
+from remat_cli.frontends.torch.types import FxNode, Tensor
 
 
-def storage(tensor: Any) -> int:
+def storage(tensor: Tensor) -> int:
     """Identity of the memory of ``tensor``; the same for all its views."""
     return storage_identity(tensor)
 
 
-def storage_bytes(tensor: Any) -> int:
+def storage_bytes(tensor: Tensor) -> int:
     """Bytes of the memory in which ``tensor`` lies."""
     return int(tensor.untyped_storage().nbytes())
 
 
-def is_dense(tensor: Any) -> bool:
+def is_dense(tensor: Tensor) -> bool:
     """Whether a tensor is strided, and not sparse or of another layout."""
     import torch
 
     return bool(tensor.layout == torch.strided)
 
 
-def is_fixed(tensor: Any) -> bool:
+def is_fixed(tensor: Tensor) -> bool:
     """Whether the size of a fake tensor is a number, and does not depend on the data of other tensors."""
     return all(isinstance(n, int) for n in (*tensor.shape, *tensor.stride(), tensor.untyped_storage().nbytes()))
 
 
-def dense_bytes(tensor: Any) -> int:
+def dense_bytes(tensor: Tensor) -> int:
     """Bytes of the smallest memory in which a tensor of this form can lie."""
     if not tensor.numel():
         return 0
@@ -39,7 +40,7 @@ def dense_bytes(tensor: Any) -> int:
     return int(last + 1) * int(tensor.dtype.itemsize)
 
 
-def tensors_in(result: Any) -> list[tuple[int | None, Any]]:
+def tensors_in(result: Any) -> list[tuple[int | None, Tensor]]:
     """Position and tensor of all tensors in a result; the position of a single tensor is None."""
     import torch
 
@@ -52,7 +53,7 @@ def tensors_in(result: Any) -> list[tuple[int | None, Any]]:
     return []
 
 
-def is_random(node: Any) -> bool:
+def is_random(node: FxNode) -> bool:
     """Whether the operation draws random numbers. Attention has the tag even if its dropout is 0."""
     import torch
 
@@ -65,7 +66,7 @@ def is_random(node: Any) -> bool:
     return True
 
 
-def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """Name and tensor of all tensors in nested tuples, lists, mappings and dataclasses."""
     import torch
 

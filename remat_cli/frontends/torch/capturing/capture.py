@@ -36,6 +36,7 @@ from remat_cli.frontends.torch.compat.dynamo import break_of, undistributed, wit
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, new_fake_mode, silent_fakes
 from remat_cli.frontends.torch.costing.work import Groups
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
+from remat_cli.frontends.torch.types import AutogradNode, FakeMode, FxNode, GraphModule, Module, Tensor
 
 _FORMS_IN_A_STEP = 1024
 """How often a function is compiled while a step is captured. PyTorch stops at 8 and runs the rest as it is; training by
@@ -53,7 +54,7 @@ class Model:
         loss: From the module's output to a scalar; None if the output is the loss, or holds one.
     """
 
-    module: Any
+    module: Module
     inputs: tuple[Any, ...]
     keywords: Mapping[str, Any]
     loss: Callable[[Any], Any] | None
@@ -69,9 +70,9 @@ class Inductor:
         groups: Predicts which operations of a joint graph module Inductor makes one loop of.
     """
 
-    metas: Mapping[Any, dict[str, Any]]
-    writes: tuple[Any, ...]
-    groups: Callable[[Any], Groups]
+    metas: Mapping[FxNode, dict[str, Any]]
+    writes: tuple[FxNode, ...]
+    groups: Callable[[GraphModule], Groups]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,9 @@ class Captured:
         inductor: What it has besides if Inductor compiles it; else None.
     """
 
-    joint: Any
+    joint: GraphModule
     forward_outputs: int
-    tensors: tuple[Any, ...]
+    tensors: tuple[Tensor, ...]
     model: Model
     notes: tuple[str, ...] = ()
     inductor: Inductor | None = None
@@ -108,11 +109,11 @@ class Part:
         runs: How often it has run.
     """
 
-    tensors: tuple[Any, ...]
+    tensors: tuple[Tensor, ...]
     ends: Refusal | None
     captured: Captured | None = None
     error: Exception | None = None
-    results: list[weakref.ref[Any]] = field(default_factory=list)
+    results: list[weakref.ref[Tensor]] = field(default_factory=list)
     runs: int = 0
 
     def watched(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,7 +139,7 @@ class Tried:
     """
 
     takes_bytes: int
-    parameters: tuple[Any, ...]
+    parameters: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +153,11 @@ class Results(Sequence[Any]):
             another node in its place.
     """
 
-    tensors: tuple[Any, ...] = ()
-    nodes: tuple[tuple[Any, int, bool] | None, ...] = ()
+    tensors: tuple[Tensor, ...] = ()
+    nodes: tuple[tuple[AutogradNode, int, bool] | None, ...] = ()
 
     @classmethod
-    def of(cls, tensors: Sequence[Any]) -> Results:
+    def of(cls, tensors: Sequence[Tensor]) -> Results:
         """Results that a graph has just returned."""
         return cls(tuple(tensors), tuple(map(compiled_node, tensors)))
 
@@ -183,7 +184,7 @@ class Calls:
     given: list[Sequence[Any]] = field(default_factory=list)
     output: Any = None
     ways: Ways = field(default_factory=Ways)
-    tried: dict[Any, Tried] = field(default_factory=dict)
+    tried: dict[AutogradNode, Tried] = field(default_factory=dict)
 
     def watched(self, number: int | None, compiled: Any) -> Any:
         """``compiled``, a compiled graph, with its calls recorded."""
@@ -213,7 +214,7 @@ class Calls:
         kept = (tensor for node in self.nodes() for tensor in kept_by(node))
         return sum({storage(tensor): storage_bytes(tensor) for tensor in kept}.values())
 
-    def nodes(self) -> Iterator[Any]:
+    def nodes(self) -> Iterator[AutogradNode]:
         """All nodes of autograd behind what the module and its graphs returned, but those of parameters."""
         import torch
 
@@ -249,21 +250,21 @@ class Calls:
 
 Take = Callable[[Captured], None]
 """Receives each joint graph that is captured."""
-Way = Callable[[Any, Sequence[Any], Model, Take], Any]
+Way = Callable[[GraphModule, Sequence[Tensor], Model, Take], Any]
 """Compiles a graph for its inputs, as a part of a model, and hands the joint graph on before it is divided."""
 
 
-def through_aot(graph_module: Any, inputs: Sequence[Any], model: Model, take: Take) -> Any:
+def through_aot(graph_module: GraphModule, inputs: Sequence[Tensor], model: Model, take: Take) -> Any:
     """Capture what AOTAutograd makes, operation by operation."""
 
-    def partition(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+    def partition(joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
         take(Captured(joint, num_fwd_outputs, tuple(inputs), model))
         return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
 
     return aot(graph_module, list(inputs), compiler=as_given, partition=partition)
 
 
-def fake_mode() -> Any:
+def fake_mode() -> FakeMode:
     """A mode under which tensors have no data; real tensors may be mixed in.
 
     Its cache is off. A cached result has the smallest memory for its strides, which may be less than the operator
@@ -272,7 +273,7 @@ def fake_mode() -> Any:
     return new_fake_mode()
 
 
-def capture(model: Model, mode: Any, way: Way = through_aot) -> Captured:
+def capture(model: Model, mode: FakeMode, way: Way = through_aot) -> Captured:
     """The joint graph of one training step of ``model``.
 
     A step whose first call does things that PyTorch does not capture, such as installing hooks under a lock, is
@@ -305,7 +306,7 @@ def capture(model: Model, mode: Any, way: Way = through_aot) -> Captured:
 
 
 def capture_parts(
-    model: Model, mode: Any, calls: Calls | None = None, way: Way = through_aot
+    model: Model, mode: FakeMode, calls: Calls | None = None, way: Way = through_aot
 ) -> tuple[list[Captured], str]:
     """The joint graphs of ``model.module`` without a loss: one, or several if graph breaks divide it.
 
@@ -327,7 +328,7 @@ def capture_parts(
     return found, "" if problem is None else refusal_of(problem).line()
 
 
-def divided(model: Model, mode: Any, way: Way = through_aot) -> tuple[list[Part], Exception | None]:
+def divided(model: Model, mode: FakeMode, way: Way = through_aot) -> tuple[list[Part], Exception | None]:
     """The parts into which graph breaks divide one training step of ``model``, also those without a backward pass.
 
     Args:
@@ -341,7 +342,7 @@ def divided(model: Model, mode: Any, way: Way = through_aot) -> tuple[list[Part]
     return _captured(model, _step(model), mode, way, whole=False)
 
 
-def no_graph(model: Model, mode: Any) -> CaptureFailed:
+def no_graph(model: Model, mode: FakeMode) -> CaptureFailed:
     """The error for a ``model`` in which ``capture_parts`` found no graph with a backward pass."""
     _, problem = _captured(model, model.module, mode, through_aot, whole=True)
     return nothing_to_train() if problem is None else not_captured(problem)
@@ -356,7 +357,7 @@ def nothing_to_train() -> CaptureFailed:
 
 
 def _captured(
-    model: Model, step: Any, mode: Any, way: Way, *, whole: bool, calls: Calls | None = None
+    model: Model, step: Callable[..., Any], mode: FakeMode, way: Way, *, whole: bool, calls: Calls | None = None
 ) -> tuple[list[Part], Exception | None]:
     """The parts of ``step``, and the error that ended the capture early; None if none did."""
     import torch
@@ -366,7 +367,7 @@ def _captured(
     def take(captured: Captured) -> None:
         parts[-1].captured = captured
 
-    def backend(graph_module: Any, example_inputs: list[Any]) -> Any:
+    def backend(graph_module: GraphModule, example_inputs: list[Any]) -> Any:
         broken = break_of(graph_module)
         parts.append(Part(tuple(example_inputs), None if broken is None else read_refusal(*broken)))
         try:
@@ -419,7 +420,7 @@ def _largest(run: Callable[[], Any], calls: Calls) -> Any:
     return calls.output
 
 
-def called_once(model: Model, mode: Any) -> None:
+def called_once(model: Model, mode: FakeMode) -> None:
     """Call the step once as it is, for what only a first call does; as far as it comes.
 
     Args:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, TooLarge
@@ -31,6 +31,7 @@ from remat_cli.frontends.torch.compat.fake_tensors import (
 from remat_cli.frontends.torch.compat.operators import dispatch_mode, is_operator, schema, weak_storage
 from remat_cli.frontends.torch.messages import Tell, tell_stderr
 from remat_cli.frontends.torch.tensors import is_dense, storage, storage_bytes
+from remat_cli.frontends.torch.types import DispatchMode, FakeMode, Operator, Tensor
 from remat_cli.units import format_bytes
 
 SMALL = 1 << 20
@@ -46,7 +47,7 @@ _EXPECTED = (
 )
 
 
-def construct(function: Callable[[], Any], mode: Any, device: str, tell: Tell) -> Any:
+def construct(function: Callable[[], Any], mode: FakeMode, device: str, tell: Tell) -> Any:
     """What ``function`` returns, called with ``device`` as the default; large tensors are of ``mode`` or real.
 
     The state of all random generators is what it was, and the same function gets the same random numbers every time.
@@ -94,7 +95,7 @@ def construct(function: Callable[[], Any], mode: Any, device: str, tell: Tell) -
     return construct_for_real(function, device, tell, reason + (f" at {place}" if place else ""), taken, first)
 
 
-def _economical(mode: Any, most_bytes: int) -> Any:
+def _economical(mode: FakeMode, most_bytes: int) -> DispatchMode:
     """A mode on top of the fake mode ``mode``, in which tensors of up to ``most_bytes`` are real.
 
     Its attributes: ``fake_bytes`` of all larger tensors so far, also of freed ones; ``reason``, why what was built is
@@ -109,7 +110,7 @@ def _economical(mode: Any, most_bytes: int) -> Any:
             self.reason = ""
             self.mixed = False
 
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(self, function: Operator, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             given = _tensors((args, kwargs))
             if any(map(is_fake, given)):
@@ -121,7 +122,7 @@ def _economical(mode: Any, most_bytes: int) -> Any:
             with real_tensors():
                 return function(*args, **kwargs)
 
-        def size(self, function: Any, args: Any, kwargs: Any) -> int:
+        def size(self, function: Operator, args: Any, kwargs: Any) -> int:
             """Bytes of the largest result; 0 if only the data can tell, since the data is real and small."""
             try:
                 with real_tensors():
@@ -133,7 +134,7 @@ def _economical(mode: Any, most_bytes: int) -> Any:
                 return 0
             return max(map(storage_bytes, _tensors(made)), default=0)
 
-        def fake(self, function: Any, args: Any, kwargs: Any, given: list[Any]) -> Any:
+        def fake(self, function: Operator, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
             """The result without data."""
             if any(not is_fake(t) for t in _written(function, args, kwargs)):
                 self.reason, self.mixed = "it writes what was computed from large tensors into a small one", True
@@ -216,7 +217,7 @@ def _too_large(name: str, reason: str, size: int, free: int) -> TooLarge:
     )
 
 
-def _counted(name: str, reason: str, free: int | None, tell: Tell | None) -> Any:
+def _counted(name: str, reason: str, free: int | None, tell: Tell | None) -> DispatchMode:
     """A mode that counts the live bytes of real tensors, announces ``LARGE`` of them and refuses more than ``free``."""
 
     class Counted(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker
@@ -226,7 +227,7 @@ def _counted(name: str, reason: str, free: int | None, tell: Tell | None) -> Any
             self.live_bytes = 0
             self.told = tell is None
 
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(self, function: Operator, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             made = function(*args, **(kwargs or {}))
             for tensor in _tensors(made):
                 if not _is_meta(tensor):
@@ -252,7 +253,7 @@ def _counted(name: str, reason: str, free: int | None, tell: Tell | None) -> Any
     return Counted()
 
 
-def made_fake(tensors: Any, mode: Any) -> None:
+def made_fake(tensors: Iterable[Tensor], mode: FakeMode) -> None:
     """Take the data of real ``tensors`` away: they become tensors of ``mode``, and every reference to them holds.
 
     A tensor that cannot be exchanged, such as one to which weak references point, stays real. That costs memory and
@@ -276,18 +277,18 @@ def made_fake(tensors: Any, mode: Any) -> None:
                 torch.utils.swap_tensors(tensor, fake)
 
 
-def _is_meta(tensor: Any) -> bool:
+def _is_meta(tensor: Tensor) -> bool:
     return bool(tensor.device.type == "meta")
 
 
-def _shares_memory(function: Any) -> bool:
+def _shares_memory(function: Operator) -> bool:
     """Whether an operator writes into its arguments or returns views of them, so that it makes no new memory."""
     return is_operator(function) and any(argument.alias_info for argument in schema(function).arguments)
 
 
-def _written(function: Any, args: Any, kwargs: Any) -> list[Any]:
+def _written(function: Operator, args: Any, kwargs: Any) -> list[Tensor]:
     """The tensors into which a call of an operator writes."""
-    found: list[Any] = []
+    found: list[Tensor] = []
     for k, argument in enumerate(schema(function).arguments if is_operator(function) else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
             found += _tensors(args[k] if k < len(args) else kwargs.get(argument.name))
@@ -307,7 +308,7 @@ def _detached(tree: Any) -> Any:
     return tree
 
 
-def _tensors(tree: Any) -> list[Any]:
+def _tensors(tree: Any) -> list[Tensor]:
     """The dense tensors among the leaves of ``tree``."""
     import torch
 
@@ -323,7 +324,7 @@ def leaves_of(tree: Any) -> list[Any]:
     return [tree]
 
 
-def build_model(function: Any, mode: Any, device: str, tell: Tell = tell_stderr) -> Model:
+def build_model(function: Callable[[], Any], mode: FakeMode, device: str, tell: Tell = tell_stderr) -> Model:
     """Call ``function`` with ``device`` as the default, and check that it returned a model; its tensors are fake.
 
     Args:
@@ -343,7 +344,7 @@ def build_model(function: Any, mode: Any, device: str, tell: Tell = tell_stderr)
     return model
 
 
-def build_real(function: Any, device: str, tell: Tell, reason: str) -> Model:
+def build_real(function: Callable[[], Any], device: str, tell: Tell, reason: str) -> Model:
     """As :func:`build_model`, but all tensors are real; ``reason`` says why.
 
     Raises:

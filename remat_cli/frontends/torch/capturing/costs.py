@@ -14,6 +14,7 @@ from remat_cli.frontends.rates import Rates, roofline
 from remat_cli.frontends.torch.costing.device import device_rates
 from remat_cli.frontends.torch.costing.work import flops, microseconds
 from remat_cli.frontends.torch.messages import Tell, tell_stderr
+from remat_cli.frontends.torch.types import FxNode
 
 DEVICE, FLOPS = "device", "flops"
 _US_DIGITS = 3
@@ -34,7 +35,7 @@ class CostModel:
     text: str
     unit: str
     description: dict[str, Any]
-    cost: Callable[[Any], float]
+    cost: Callable[[FxNode], float]
 
 
 def cost_model(text: str, device: Any = "cpu", tell: Tell = tell_stderr) -> CostModel:

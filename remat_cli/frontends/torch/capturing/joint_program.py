@@ -23,6 +23,7 @@ from remat_cli.frontends.torch.compat.operators import is_operator, schema
 from remat_cli.frontends.torch.costing.work import Groups
 from remat_cli.frontends.torch.document import TensorSpec
 from remat_cli.frontends.torch.tensors import dense_bytes, is_random, storage, storage_bytes, tensors_in
+from remat_cli.frontends.torch.types import FxNode, Tensor
 from remat_cli.graph.model import Phase
 
 _BRANCHES = ("cond", "while_loop", "scan", "map_impl", "associative_scan")
@@ -43,14 +44,14 @@ class JointProgram:
     """
 
     program: Program
-    nodes: Mapping[str, Any]
+    nodes: Mapping[str, FxNode]
     specs: Mapping[str, TensorSpec]
-    constants: Sequence[Any]
+    constants: Sequence[FxNode]
     notes: Sequence[str]
     groups: Groups | None
 
 
-def tensor_name(node: Any) -> str:
+def tensor_name(node: FxNode) -> str:
     """Name of the tensor that an FX node makes: its own, or ``name:k`` for the k-th result of node ``name``."""
     if node.target is operator.getitem:
         return f"{node.args[0].name}:{node.args[1]}"
@@ -92,8 +93,8 @@ def joint_program(captured: Captured, inputs: Sequence[JointInput]) -> JointProg
 
 
 def _order(
-    nodes: Sequence[Any], tangents: Sequence[Any], forward_results: Sequence[Any], results: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
+    nodes: Sequence[FxNode], tangents: Sequence[FxNode], forward_results: Sequence[FxNode], results: Sequence[FxNode]
+) -> tuple[list[FxNode], list[FxNode]]:
     """The nodes that run before and after the tangents, in the order of the joint graph; dead nodes are left out.
 
     Random operations without readers stay: without them, the others would draw other numbers.
@@ -110,12 +111,12 @@ def _order(
     return forward, backward
 
 
-def _reads(node: Any) -> Iterable[Any]:
-    found: Iterable[Any] = node.all_input_nodes
+def _reads(node: FxNode) -> Iterable[FxNode]:
+    found: Iterable[FxNode] = node.all_input_nodes
     return found
 
 
-def _itself(node: Any) -> tuple[Any]:
+def _itself(node: FxNode) -> tuple[FxNode]:
     return (node,)
 
 
@@ -124,13 +125,13 @@ class _Calls:
     """Makes calls from FX nodes. ``known`` holds all memory made so far. For the rest see ``JointProgram``."""
 
     known: set[Hashable]
-    inlined: Collection[Any] = ()
-    nodes: dict[str, Any] = field(default_factory=dict)
+    inlined: Collection[FxNode] = ()
+    nodes: dict[str, FxNode] = field(default_factory=dict)
     specs: dict[str, TensorSpec] = field(default_factory=dict)
-    constants: list[Any] = field(default_factory=list)
+    constants: list[FxNode] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def of(self, nodes: Sequence[Any], phase: Phase) -> list[Call]:
+    def of(self, nodes: Sequence[FxNode], phase: Phase) -> list[Call]:
         """The calls of ``nodes``, in their order; constants and items of results are not calls."""
         calls = []
         for node in nodes:
@@ -148,7 +149,7 @@ class _Calls:
                 self.nodes[call.name] = node
         return calls
 
-    def _call(self, node: Any, phase: Phase) -> Call | None:
+    def _call(self, node: FxNode, phase: Phase) -> Call | None:
         """The call of an FX node; None if it makes no tensor."""
         result = node.meta.get("val")
         if not is_operator(node.target):
@@ -183,7 +184,7 @@ class _Calls:
         )
 
 
-def _unknown(node: Any) -> CaptureFailed:
+def _unknown(node: FxNode) -> CaptureFailed:
     """The error for a node that calls something other than an operator."""
     place = place_in(places_told(node.meta.get("stack_trace") or ""))
     return CaptureFailed(
@@ -194,7 +195,7 @@ def _unknown(node: Any) -> CaptureFailed:
     )
 
 
-def _require_tensor(node: Any) -> None:
+def _require_tensor(node: FxNode) -> None:
     """Check that an item of a result is a tensor or a number."""
     parent, item = node.args
     found = node.meta.get("val")
@@ -207,7 +208,7 @@ def _refs(arguments: Any) -> Any:
     """Arguments with a ``Ref`` for every FX node that makes a tensor, and None for every other node."""
     import torch
 
-    def ref(node: Any) -> Any:
+    def ref(node: FxNode) -> Any:
         found = node.meta.get("val")
         return Ref(tensor_name(node)) if isinstance(found, torch.Tensor) else None
 
@@ -219,7 +220,7 @@ def _makes(call: Call, storages: set[int]) -> bool:
     return any(kind.storage in storages for _, kind in filter(None, call.outputs))
 
 
-def tensor_type(tensor: Any) -> TensorType:
+def tensor_type(tensor: Tensor) -> TensorType:
     """Type, layout and memory of a (fake) tensor."""
     return TensorType(
         itemsize=int(tensor.dtype.itemsize),
@@ -232,7 +233,7 @@ def tensor_type(tensor: Any) -> TensorType:
     )
 
 
-def _tangent(node: Any) -> tuple[str, TensorType]:
+def _tangent(node: FxNode) -> tuple[str, TensorType]:
     """Name and type of a tangent. Its memory is dense: the result that it belongs to may lie in a larger one."""
     tensor = node.meta["val"]
     return node.name, replace(tensor_type(tensor), storage_bytes=dense_bytes(tensor))

@@ -47,6 +47,7 @@ from remat_cli.frontends.torch.document import (
 )
 from remat_cli.frontends.torch.executing.strides import copied_bytes
 from remat_cli.frontends.torch.tensors import storage, storage_bytes, tensors_in
+from remat_cli.frontends.torch.types import FxNode
 from remat_cli.graph.model import Graph, Node, Phase
 
 _SAME = ("aten.detach.default", "aten.alias.default")
@@ -55,7 +56,7 @@ _LARGEST_CONSTANT = 1 << 20
 """Most bytes of a constant in the code, since its data goes into the document; larger ones belong in a buffer. Untuned.
 """
 
-NodeCost = Callable[[Any], float]
+NodeCost = Callable[[FxNode], float]
 """Cost of the operation of an FX node, or of a ``Group`` of operations; positive."""
 Read = Callable[[int, int], Argument]
 """Makes the argument that refers to the tensor ``part`` of the value ``number``."""
@@ -72,7 +73,7 @@ class Lowering:
     """
 
     graph: Graph
-    made: tuple[Any, ...]
+    made: tuple[FxNode | None, ...]
     values: tuple[tuple[str, ...], ...]
 
 
@@ -154,7 +155,7 @@ def _tags(graph: Graph, lowered: Lowered, joint: JointProgram) -> dict[str, str]
     return found
 
 
-def _constant(captured: Captured, node: Any) -> Data:
+def _constant(captured: Captured, node: FxNode) -> Data:
     """A tensor that the code holds, with its data.
 
     Raises:
@@ -241,10 +242,10 @@ class _Payloads:
             spec=spec if like is None else replace(spec, dtype=self.joint.specs[like].dtype),
         )
 
-    def arguments(self, node: Any, read: Read) -> tuple[tuple[Argument, ...], dict[str, Argument]]:
+    def arguments(self, node: FxNode, read: Read) -> tuple[tuple[Argument, ...], dict[str, Argument]]:
         """The arguments of the call of an FX node, by position and by name."""
 
-        def tensor(argument: Any) -> Argument:
+        def tensor(argument: FxNode) -> Argument:
             return self.expression(argument, read)
 
         return (
@@ -252,7 +253,7 @@ class _Payloads:
             {key: encode(argument, tensor) for key, argument in node.kwargs.items()},
         )
 
-    def expression(self, node: Any, read: Read) -> Argument:
+    def expression(self, node: FxNode, read: Read) -> Argument:
         """The expression for the result of an FX node; ``read`` makes references to values.
 
         Raises:
@@ -272,7 +273,7 @@ class _Payloads:
         return View(str(called.target), args, kwargs, item)
 
 
-def _number(node: Any) -> Argument:
+def _number(node: FxNode) -> Argument:
     """The number that an FX node stands for."""
     number = node.meta.get("val")
     if number is None or isinstance(number, bool | int | float):
@@ -282,7 +283,7 @@ def _number(node: Any) -> Argument:
     raise CaptureFailed(f"the result of {node.target} is read, and is neither a tensor nor a number")
 
 
-def _results(captured: Captured, inputs: Sequence[JointInput]) -> list[tuple[str, int | str, Any]]:
+def _results(captured: Captured, inputs: Sequence[JointInput]) -> list[tuple[str, int | str, FxNode]]:
     """Kind, number and FX node of the results of the step: losses, gradients, updates of inputs."""
     output = next(iter(reversed(captured.joint.graph.nodes)))
     found = []

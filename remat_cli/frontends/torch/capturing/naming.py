@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
 
 from remat_cli.frontends import source
 from remat_cli.frontends.source import Frame
+from remat_cli.frontends.torch.types import FxNode, Module
 
 _ROOT = re.compile(r"^L\[['\"][^'\"]*['\"]\]\.?")
 _ENTRY = re.compile(r"\.?(?:_modules)?\[['\"]?([^'\"\]]*)['\"]?\]")
@@ -16,7 +16,7 @@ _ODD = re.compile(r"[^\w.\-]+")
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
-def module_path(node: Any) -> str:
+def module_path(node: FxNode) -> str:
     """``layer1.0.conv1``: the innermost module to which a node belongs; empty if unknown."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     for path, _ in reversed(stack.values()):
@@ -24,7 +24,7 @@ def module_path(node: Any) -> str:
     return ""
 
 
-def called_modules(nodes: Iterable[Any]) -> list[str]:
+def called_modules(nodes: Iterable[FxNode]) -> list[str]:
     """All modules that are called around ``nodes``, sorted; a list of modules is none of them."""
     stacks = (node.meta.get("nn_module_stack") or {} for node in nodes)
     return sorted({clean_path(str(path)) for stack in stacks for path, _ in stack.values()} - {""})
@@ -36,7 +36,7 @@ def clean_path(path: str) -> str:
     return _ODD.sub("_", dotted).strip("._")
 
 
-def checkpointed_layers(module: Any) -> list[str]:
+def checkpointed_layers(module: Module) -> list[str]:
     """The layers that Transformers can recompute, in the order in which it counts them; empty for other models."""
     return [
         clean_path(name)
@@ -45,7 +45,7 @@ def checkpointed_layers(module: Any) -> list[str]:
     ]
 
 
-def call_tag(node: Any) -> str | None:
+def call_tag(node: FxNode) -> str | None:
     """``addmm.3``: the fourth call of the operator since tracing began, as the name of an FX node tells.
 
     A policy of torch.utils.checkpoint sees the same calls in the same order. It sees them before functionalization, so
@@ -66,7 +66,7 @@ def place_in(frames: Sequence[Frame]) -> str:
     return source.place_in(frames, "torch")
 
 
-def line_in(node: Any) -> str:
+def line_in(node: FxNode) -> str:
     """The line of the user's code that an FX node comes from, also in the backward pass; empty if it is not known."""
     return "" if node is None else _line_told(node.meta.get("stack_trace") or "")
 

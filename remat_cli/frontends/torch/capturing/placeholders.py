@@ -23,6 +23,7 @@ from remat_cli.frontends.torch.compat.fake_tensors import is_fake
 from remat_cli.frontends.torch.compat.operators import is_operator
 from remat_cli.frontends.torch.document import Placeholder
 from remat_cli.frontends.torch.tensors import dense_bytes, storage_bytes
+from remat_cli.frontends.torch.types import FxGraph, FxNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def _refused(captured: Captured, found: Any, known: Mapping[int, tuple[str, str]
     )
 
 
-def _placeholder(node: Any, kind: str, name: str, size: int, below: int | None) -> Placeholder:
+def _placeholder(node: FxNode, kind: str, name: str, size: int, below: int | None) -> Placeholder:
     return Placeholder(kind, name, spec_of(node.meta["val"]), size, below)
 
 
@@ -128,13 +129,13 @@ def _leaves(tree: Any, path: str = "") -> list[tuple[str, Any]]:
     return [leaf for key, item in items for leaf in _leaves(item, f"{path}.{key}" if path else str(key))]
 
 
-def _limits(graph: Any) -> dict[Any, int | None]:
+def _limits(graph: FxGraph) -> dict[FxNode, int | None]:
     """For each node with one tensor: a limit that its numbers must be below, given by the operators that read them.
 
     Operators pass integers on, except for arithmetic, so the limit of a result applies to the arguments too. Limits
     only make random inputs valid, so one that is too low does no harm.
     """
-    limits: dict[Any, int | None] = {}
+    limits: dict[FxNode, int | None] = {}
     for node in reversed(graph.nodes):
         dtype = getattr(node.meta.get("val"), "dtype", None)
         if dtype is None:
@@ -149,7 +150,7 @@ def _limits(graph: Any) -> dict[Any, int | None]:
     return limits
 
 
-def _handed_back(user: Any, node: Any, limit: int | None) -> int | None:
+def _handed_back(user: FxNode, node: FxNode, limit: int | None) -> int | None:
     """The limit of ``node`` that keeps the result of ``user``, an operator that reads it, below ``limit``."""
     if limit is None:
         return None
@@ -173,7 +174,7 @@ def _handed_back(user: Any, node: Any, limit: int | None) -> int | None:
     return 2 if added_up < limit else 1
 
 
-def _used_as_index(user: Any, node: Any) -> list[int]:
+def _used_as_index(user: FxNode, node: FxNode) -> list[int]:
     name = str(user.target)
     if name in INDEXING_EACH:
         shape = user.args[0].meta["val"].shape
@@ -191,7 +192,7 @@ def _used_as_index(user: Any, node: Any) -> list[int]:
     return [int(shape[dimension])] if shape else [1]
 
 
-def _used_as_share(user: Any, node: Any) -> list[int]:
+def _used_as_share(user: FxNode, node: FxNode) -> list[int]:
     return [1 for k in SHARES.get(str(user.target), ()) if user.args[k] is node]
 
 

@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from remat_cli.errors import CaptureFailed, NotOneGraph
 from remat_cli.frontends.source import Frame, frames_of
 from remat_cli.frontends.torch.capturing.naming import place_in, places_told
 from remat_cli.frontends.torch.compat.fake_tensors import needs_numbers
 from remat_cli.frontends.torch.tensors import is_dense, is_fixed
+from remat_cli.frontends.torch.types import FxNode, Tensor
 
 _OWN_ERROR = "when making fake tensor call"
 """Part of PyTorch's error if the user's code failed, and not its capture."""
@@ -171,7 +171,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
 
 
-def require_plannable(node: Any, tensors: Sequence[tuple[int | None, Any]]) -> None:
+def require_plannable(node: FxNode, tensors: Sequence[tuple[int | None, Tensor]]) -> None:
     """Check that the results of an FX node are correct, and that a plan can count, keep and pass them on.
 
     Args:

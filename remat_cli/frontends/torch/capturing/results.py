@@ -19,6 +19,7 @@ from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.capturing.capture import Calls, Captured, Results
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
 from remat_cli.frontends.torch.tensors import leaves, storage
+from remat_cli.frontends.torch.types import AutogradNode, FxGraph, FxNode, Operator, Tensor
 from remat_cli.printable import printable
 
 Returns = str | int | Sequence[str | int]
@@ -51,7 +52,7 @@ class Chosen:
         others: Number of other results that could take one.
     """
 
-    tensors: tuple[Any, ...]
+    tensors: tuple[Tensor, ...]
     names: tuple[str, ...]
     others: int
 
@@ -78,13 +79,13 @@ def chosen_results(output: Any, returns: Returns | None) -> Chosen:
     return _chosen(losses or scalars[:1] or found, found)
 
 
-def _chosen(picked: Sequence[tuple[str, Any]], found: Sequence[tuple[str, Any]]) -> Chosen:
+def _chosen(picked: Sequence[tuple[str, Tensor]], found: Sequence[tuple[str, Tensor]]) -> Chosen:
     same = {id(tensor) for _, tensor in picked}
     others = sum(id(tensor) not in same for _, tensor in found)
     return Chosen(tuple(t for _, t in picked), tuple(name for name, _ in picked), others)
 
 
-def held_results(output: Any, holds: Returns | None) -> list[Any] | None:
+def held_results(output: Any, holds: Returns | None) -> list[Tensor] | None:
     """The tensors in ``output``, what a module returned, that a loop still has when the backward pass begins.
 
     These are those that ``holds`` names, and all numbers: a loop has its loss until then. None for all of them.
@@ -99,7 +100,7 @@ def held_results(output: Any, holds: Returns | None) -> list[Any] | None:
     return found + [tensor for _, tensor in leaves(output) if tensor.numel() == 1]
 
 
-def _that_train(output: Any, name: str | int) -> list[tuple[str, Any]]:
+def _that_train(output: Any, name: str | int) -> list[tuple[str, Tensor]]:
     """The tensors in the result ``name`` that can take a gradient.
 
     Raises:
@@ -111,7 +112,7 @@ def _that_train(output: Any, name: str | int) -> list[tuple[str, Any]]:
     raise UsageError(f'returns="{name!s}": it takes no gradient', hint=f"the module returns {_there(output)}")
 
 
-def _named(output: Any, name: str | int, argument: str) -> list[tuple[str, Any]]:
+def _named(output: Any, name: str | int, argument: str) -> list[tuple[str, Tensor]]:
     """The tensors in the result ``name``, which an argument of ``fit`` asks for.
 
     Raises:
@@ -140,7 +141,7 @@ def _get(output: Any, name: str | int) -> Any:
 
 
 def uses(
-    parts: Sequence[Captured], calls: Calls, chosen: Chosen | None, held: Sequence[Any] | None = None
+    parts: Sequence[Captured], calls: Calls, chosen: Chosen | None, held: Sequence[Tensor] | None = None
 ) -> list[Use]:
     """What is assumed of the results of each captured graph, if ``chosen`` take a gradient.
 
@@ -163,7 +164,7 @@ def uses(
     return found
 
 
-def _storages(output: Any, held: Sequence[Any] | None) -> set[int]:
+def _storages(output: Any, held: Sequence[Tensor] | None) -> set[int]:
     """The storages of the results that are held, of all if ``held`` is None."""
     return {storage(tensor) for tensor in ([t for _, t in leaves(output)] if held is None else held)}
 
@@ -180,9 +181,9 @@ def _among(calls: Sequence[Sequence[Any]], storages: Collection[int]) -> set[int
     }
 
 
-def result_names(results: Results) -> dict[tuple[Any, int], Number]:
+def result_names(results: Results) -> dict[tuple[AutogradNode, int], Number]:
     """The number of each differentiable result of a compiled graph, by its node of autograd and its position there."""
-    names: dict[tuple[Any, int], Number] = {}
+    names: dict[tuple[AutogradNode, int], Number] = {}
     for direct in (True, False):
         for k, at in enumerate(results.nodes):
             if at is not None and at[2] == direct:
@@ -190,7 +191,7 @@ def result_names(results: Results) -> dict[tuple[Any, int], Number]:
     return names
 
 
-def reached_by(tensors: Sequence[Any]) -> set[tuple[Any, int]]:
+def reached_by(tensors: Sequence[Tensor]) -> set[tuple[AutogradNode, int]]:
     """The nodes of autograd that the gradients of ``tensors`` come to, each with the position of the result there."""
     stack = [(tensor.grad_fn, tensor.output_nr) for tensor in tensors if tensor.grad_fn is not None]
     seen, reached = set(), set()
@@ -221,7 +222,7 @@ def with_tangents(captured: Captured, takes: Collection[int | str]) -> Captured:
     kept = {node for node, of in zip(given, numbers, strict=True) if of is not None} - dropped
     vanishing = _dependent(joint.graph, dropped) - _dependent(joint.graph, kept)
     graph = torch.fx.Graph()
-    made: dict[Any, Any] = {}
+    made: dict[FxNode, FxNode] = {}
     copier = _Copier(graph, made, vanishing)
     for node in joint.graph.nodes:
         if node.op == "output":
@@ -242,7 +243,7 @@ def gradient_sources(captured: Captured) -> list[frozenset[int | str]]:
     """For each gradient that the joint graph returns, the results whose tangents it depends on."""
     joint = captured.joint
     inputs = zip(joint.graph.find_nodes(op="placeholder"), joint_inputs(captured), strict=True)
-    sources: dict[Any, frozenset[int | str]] = {
+    sources: dict[FxNode, frozenset[int | str]] = {
         node: frozenset([given.number] if given.is_tangent else []) for node, given in inputs
     }
     for node in joint.graph.nodes:
@@ -253,7 +254,7 @@ def gradient_sources(captured: Captured) -> list[frozenset[int | str]]:
     raise AssertionError("a joint graph has an output")
 
 
-def _dependent(graph: Any, roots: set[Any]) -> set[Any]:
+def _dependent(graph: FxGraph, roots: set[FxNode]) -> set[FxNode]:
     """``roots``, and all nodes that depend on them, except the output."""
     found = set(roots)
     for node in graph.nodes:
@@ -265,12 +266,12 @@ def _dependent(graph: Any, roots: set[Any]) -> set[Any]:
 class _Copier:
     """Copies nodes into ``graph``; ``made`` holds the copies, and nothing for nodes that are ``vanishing``."""
 
-    def __init__(self, graph: Any, made: dict[Any, Any], vanishing: set[Any]) -> None:
+    def __init__(self, graph: FxGraph, made: dict[FxNode, FxNode], vanishing: set[FxNode]) -> None:
         self.graph, self.made, self.vanishing = graph, made, vanishing
-        self.zeros: dict[Any, Any] = {}
-        self.zero_nodes: list[Any] = []
+        self.zeros: dict[FxNode, FxNode] = {}
+        self.zero_nodes: list[FxNode] = []
 
-    def copied(self, node: Any) -> Any:
+    def copied(self, node: FxNode) -> FxNode:
         """The copy of a node that does not vanish."""
         if (other := self._summand(node)) is not None:
             return self.made[other]
@@ -278,7 +279,7 @@ class _Copier:
         copy.meta = dict(node.meta)
         return copy
 
-    def read(self, node: Any) -> Any:
+    def read(self, node: FxNode | None) -> FxNode | None:
         """The copy of an argument of a node; zeros in place of one that vanishes."""
         if node is None or node not in self.vanishing:
             return None if node is None else self.made[node]
@@ -286,7 +287,7 @@ class _Copier:
             self.zeros[node] = self._zero(node)
         return self.zeros[node]
 
-    def _summand(self, node: Any) -> Any:
+    def _summand(self, node: FxNode) -> FxNode | None:
         """What remains of a sum of two if one of them vanishes; None if ``node`` is not such a sum."""
         if str(node.target) != _ADD or node.kwargs or len(node.args) != 2:
             return None
@@ -295,7 +296,7 @@ class _Copier:
             return None
         return rest[0] if _form(rest[0]) == _form(node) else None
 
-    def _zero(self, node: Any) -> Any:
+    def _zero(self, node: FxNode) -> FxNode:
         """Zeros of the form of ``node``."""
         import torch
 
@@ -307,7 +308,7 @@ class _Copier:
         empty = self._made(value, aten.empty_strided.default, (shape, list(value.stride())), form)
         return self._made(value, aten.fill.Scalar, (empty, 0), {})
 
-    def _made(self, like: Any, call: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _made(self, like: Tensor, call: Operator, args: tuple[Any, ...], named: dict[str, Any]) -> FxNode:
         """A new call, which is on its own in the graph; its fake result is made with the mode of ``like``."""
         import torch
 
@@ -319,6 +320,6 @@ class _Copier:
         return made
 
 
-def _form(node: Any) -> tuple[Any, ...]:
+def _form(node: FxNode) -> tuple[Any, ...]:
     value = node.meta["val"]
     return value.dtype, tuple(value.shape), tuple(value.stride()), value.device

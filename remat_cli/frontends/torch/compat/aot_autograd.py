@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-Partition = Callable[..., tuple[Any, Any]]
+from remat_cli.frontends.torch.types import GraphModule, Tensor
+
+Partition = Callable[..., tuple[GraphModule, GraphModule]]
 """``partition(joint, joint_inputs, *, num_fwd_outputs, **options)``: the forward and the backward graph module."""
 
 
-def aot(graph_module: Any, inputs: Any, *, compiler: Callable[[Any, Any], Any], partition: Partition) -> Any:
+def aot(
+    graph_module: GraphModule, inputs: Any, *, compiler: Callable[[GraphModule, Any], Any], partition: Partition
+) -> Any:
     """The result of AOTAutograd: ``partition`` splits the joint graph, ``compiler`` compiles both parts."""
     import torch
     from torch._dynamo.backends.common import aot_autograd
@@ -23,7 +27,7 @@ def aot(graph_module: Any, inputs: Any, *, compiler: Callable[[Any, Any], Any], 
     return backend(graph_module, inputs)
 
 
-def dropout_backward(gradient: Any, mask: Any, scale: float) -> Any:
+def dropout_backward(gradient: Tensor, mask: Tensor, scale: float) -> Tensor:
     """What PyTorch's kernel computes, product by product.
 
     Without data, PyTorch takes the result for contiguous, and a copy into that layout would change the order of later
@@ -32,7 +36,7 @@ def dropout_backward(gradient: Any, mask: Any, scale: float) -> Any:
     return gradient * mask * scale
 
 
-def min_cut(joint: Any, joint_inputs: Any, **options: Any) -> tuple[Any, Any]:
+def min_cut(joint: GraphModule, joint_inputs: Any, **options: Any) -> tuple[GraphModule, GraphModule]:
     """The split that Inductor makes by itself."""
     from functorch.compile import min_cut_rematerialization_partition
 
@@ -40,7 +44,9 @@ def min_cut(joint: Any, joint_inputs: Any, **options: Any) -> tuple[Any, Any]:
     return forward, backward
 
 
-def default_split(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> tuple[Any, Any]:
+def default_split(
+    joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any
+) -> tuple[GraphModule, GraphModule]:
     """The split without recomputation, which saves everything that the backward pass reads."""
     from functorch.compile import default_partition
 
@@ -48,7 +54,7 @@ def default_split(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **opti
     return forward, backward
 
 
-def as_given(graph_module: Any, _inputs: Any) -> Any:
+def as_given(graph_module: GraphModule, _inputs: Any) -> Any:
     """A compiler that compiles nothing."""
     from functorch.compile import make_boxed_func
 

@@ -6,15 +6,17 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from remat_cli.frontends.torch.types import AutogradNode, Tensor
+
 
 def refuses_second_gradient(error: BaseException) -> bool:
     """Whether PyTorch raised ``error`` because a compiled graph has no gradient of its gradient."""
     return "does not currently support double backward" in str(error)
 
 
-def has_second_gradient(tensors: Iterable[Any]) -> bool:
+def has_second_gradient(tensors: Iterable[Tensor]) -> bool:
     """Whether a gradient that a compiled graph computed has a part in ``tensors``; their own gradient would fail."""
-    seen: set[Any] = set()
+    seen: set[AutogradNode] = set()
     left = [tensor.grad_fn for tensor in tensors]
     while left:
         node = left.pop()
@@ -26,7 +28,7 @@ def has_second_gradient(tensors: Iterable[Any]) -> bool:
     return False
 
 
-def compiled_node(tensor: Any) -> tuple[Any, int, bool] | None:
+def compiled_node(tensor: Tensor) -> tuple[AutogradNode, int, bool] | None:
     """The node of autograd of the compiled graph that returned ``tensor``, and the position of the result there.
 
     The last item is false if AOTAutograd has made ``tensor`` as a view of that result. None if it has no such node.
@@ -40,12 +42,12 @@ def compiled_node(tensor: Any) -> tuple[Any, int, bool] | None:
     return None if node is None else (node, position, direct)
 
 
-def made_at(node: Any) -> int:
+def made_at(node: AutogradNode) -> int:
     """When a node of autograd was made: less than for all that were made later by the same thread."""
     return int(node._sequence_nr())
 
 
-def kept_by(node: Any) -> list[Any]:
+def kept_by(node: AutogradNode) -> list[Tensor]:
     """The tensors that a node of autograd keeps for the backward pass. Those changed in place since are left out."""
     import torch
 
@@ -61,14 +63,14 @@ def kept_by(node: Any) -> list[Any]:
     return found
 
 
-def gradient_sizes(node: Any) -> tuple[int, int]:
+def gradient_sizes(node: AutogradNode) -> tuple[int, int]:
     """Bytes of the gradients that a node of autograd reads, and of those that it makes."""
     behind = (other._input_metadata[at : at + 1] for other, at in node.next_functions if other is not None)
     made = [meta for metas in behind for meta in metas]
     return sum(map(_bytes_of, node._input_metadata)), sum(map(_bytes_of, made))
 
 
-def gradient_bytes(node: Any, position: int) -> int:
+def gradient_bytes(node: AutogradNode, position: int) -> int:
     """Bytes of one of the gradients that a node of autograd reads."""
     return sum(_bytes_of(meta) for meta in node._input_metadata[position : position + 1])
 
@@ -77,7 +79,7 @@ def _bytes_of(meta: Any) -> int:
     return math.prod(map(int, meta.shape)) * int(meta.dtype.itemsize)
 
 
-def gradients_for(node: Any) -> list[Any]:
+def gradients_for(node: AutogradNode) -> list[Tensor]:
     """A gradient of zeros for each result of the operation that a node of autograd belongs to.
 
     Their last dimensions do not lie in the usual order in memory, for which some operations make a copy.
@@ -91,7 +93,7 @@ def gradients_for(node: Any) -> list[Any]:
     return made
 
 
-def parameter_of(node: Any) -> Any:
+def parameter_of(node: AutogradNode) -> Tensor | None:
     """The tensor whose gradient a node of autograd collects; None for all other nodes."""
     return getattr(node, "variable", None) if node.name().endswith("AccumulateGrad") else None
 

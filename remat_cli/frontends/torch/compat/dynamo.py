@@ -9,8 +9,10 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from remat_cli.frontends.torch.types import Context, GraphModule, Module
 
-def break_of(graph_module: Any) -> tuple[str, list[tuple[str, int, str]]] | None:
+
+def break_of(graph_module: GraphModule) -> tuple[str, list[tuple[str, int, str]]] | None:
     """Why a graph ends before the function that is compiled: PyTorch's text and the frames of the code.
 
     None if it does not. The text may be in quotes, as ``repr`` makes them.
@@ -57,7 +59,7 @@ def without_logging() -> Iterator[None]:
         end()
 
 
-def undistributed(compilations: int) -> Any:
+def undistributed(compilations: int) -> Context:
     """A context for calls of a compiled function: ``compilations`` of each code object, and whole graphs under DDP.
 
     ``DistributedDataParallel`` otherwise splits graphs at its buckets, and the plan is for the whole. Hooks that
@@ -74,7 +76,7 @@ def undistributed(compilations: int) -> Any:
     )
 
 
-def own_code(function: Any) -> Any:
+def own_code(function: Any) -> Callable[..., Any]:
     """A copy of ``function`` with a code object of its own, since PyTorch counts compilations by code object."""
     return types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
 
@@ -93,19 +95,19 @@ def recompile_limit() -> int:
     return int(torch._dynamo.config.recompile_limit)
 
 
-def is_compiled(module: Any) -> bool:
+def is_compiled(module: Module) -> bool:
     """Whether ``module`` is what ``torch.compile`` returns for a module."""
     import torch
 
     return isinstance(module, torch._dynamo.OptimizedModule)
 
 
-def call_of(module: Any) -> Any:
+def call_of(module: Module) -> Any:
     """What runs in place of the module's own call: ``nn.Module.compile`` puts it there; None if nothing does."""
     return module._compiled_call_impl
 
 
-def set_call(module: Any, call: Callable[..., Any] | None) -> None:
+def set_call(module: Module, call: Callable[..., Any] | None) -> None:
     """Let ``call`` run when ``module`` is called; None for its own call again. Copies and pickles leave it behind."""
     if call is None:
         module.__dict__.pop("_compiled_call_impl", None)
@@ -113,6 +115,6 @@ def set_call(module: Any, call: Callable[..., Any] | None) -> None:
         module._compiled_call_impl = call
 
 
-def plain_call(module: Any) -> Any:
+def plain_call(module: Module) -> Any:
     """The module's own call, with its hooks."""
     return module._call_impl

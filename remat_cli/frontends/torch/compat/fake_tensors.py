@@ -7,8 +7,10 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from remat_cli.frontends.torch.types import Context, FakeMode, Tensor
 
-def new_fake_mode() -> Any:
+
+def new_fake_mode() -> FakeMode:
     """A mode under which tensors have no data; real tensors may be mixed in. Its cache is off, see ``exact_sizes``."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -31,7 +33,7 @@ def without_data(tensors: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(map(fake, tensors))
 
 
-def exact_sizes() -> Any:
+def exact_sizes() -> Context:
     """A context in which fake modes have no cache, because the cache makes some storages too small."""
     import torch
 
@@ -50,7 +52,7 @@ def silent_fakes() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def convertible(mode: Any) -> Iterator[None]:
+def convertible(mode: FakeMode) -> Iterator[None]:
     """Within this context, modules with fake tensors of ``mode`` can be converted: ``module.to(torch.bfloat16)``.
 
     PyTorch then swaps old and new parameters, and refuses to swap tensors that weak references point to. The mode
@@ -61,7 +63,7 @@ def convertible(mode: Any) -> Iterator[None]:
     swap = torch.utils.swap_tensors
     memo = mode.fake_tensor_converter.tensor_memo
 
-    def forgotten_and_swapped(first: Any, second: Any) -> None:
+    def forgotten_and_swapped(first: Tensor, second: Tensor) -> None:
         for key in [key for key, held in memo.items() if held is first or held is second]:
             del memo[key]
         swap(first, second)
@@ -91,7 +93,7 @@ def uninitialized_fakes() -> Iterator[None]:
     name = "_no_grad_trunc_normal_"
     before = getattr(init, name)
 
-    def initialized(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    def initialized(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         return tensor if is_fake(tensor) or is_fake(tensor.data) else before(tensor, *args, **kwargs)
 
     setattr(init, name, initialized)
@@ -101,14 +103,14 @@ def uninitialized_fakes() -> Iterator[None]:
         setattr(init, name, before)
 
 
-def real_tensors() -> Any:
+def real_tensors() -> Context:
     """A context in which tensors are real, even inside a fake mode."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     return unset_fake_temporarily()
 
 
-def is_fake(tensor: Any) -> bool:
+def is_fake(tensor: Tensor) -> bool:
     """Whether a tensor is fake, and not of another subclass."""
     from torch._subclasses.fake_tensor import FakeTensor
 

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 from remat_cli.frontends.torch.compat.aot_autograd import takes_its_arguments
+from remat_cli.frontends.torch.types import (
+    FxGraph,
+    FxNode,
+    GraphModule,
+    InductorTensor,
+    Operator,
+    Scheduler,
+    SchedulerNode,
+    Tensor,
+)
 
 
 def partitioner_base() -> Any:
@@ -37,13 +47,13 @@ class Around:
 
 
 def inductor(
-    graph_module: Any,
+    graph_module: GraphModule,
     inputs: Any,
     *,
     partitioner: Any,
-    compiler: Callable[[Any, Any], Any] | None = None,
+    compiler: Callable[[GraphModule, Any], Any] | None = None,
     settings: Mapping[str, Any] | None = None,
-    around: Callable[[Any], Around | None] = lambda _part: None,
+    around: Callable[[GraphModule], Around | None] = lambda _part: None,
 ) -> Any:
     """The result of Inductor, whose joint graph ``partitioner`` divides.
 
@@ -58,7 +68,7 @@ def inductor(
     import torch
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-    def compiled(part: Any, given: Any, **options: Any) -> Any:
+    def compiled(part: GraphModule, given: Any, **options: Any) -> Any:
         if compiler is not None:
             return compiler(part, given)
         found = around(part)
@@ -78,7 +88,7 @@ def inductor(
         return compile_fx(graph_module, list(inputs), inner_compile=compiled, config_patches=patches)
 
 
-def stored(graph: Any, node: Any) -> Any:
+def stored(graph: FxGraph, node: FxNode) -> FxNode:
     """A node after ``node`` in ``graph`` that stands for its result, which Inductor then stores, in any layout.
 
     Without this it may compute the result wherever it is read.
@@ -86,7 +96,7 @@ def stored(graph: Any, node: Any) -> Any:
     return _marked(graph, node, _mark("stored", _lower_stored))
 
 
-def inlined(graph: Any, node: Any) -> Any:
+def inlined(graph: FxGraph, node: FxNode) -> FxNode:
     """A node after ``node`` in ``graph`` that stands for its result, which Inductor then computes where it is read.
 
     Without this it may store a result that is read several times, once for each copy of ``node``.
@@ -94,7 +104,7 @@ def inlined(graph: Any, node: Any) -> Any:
     return _marked(graph, node, _mark("inlined", _lower_inlined))
 
 
-def apart(graph: Any, node: Any) -> Any:
+def apart(graph: FxGraph, node: FxNode) -> FxNode:
     """A node after ``node`` in ``graph`` that stands for its result, which Inductor then stores in memory of its own.
 
     Without this a concatenation may take that memory in: then the whole concatenation stays as long as the result.
@@ -102,7 +112,7 @@ def apart(graph: Any, node: Any) -> Any:
     return _marked(graph, node, _mark("apart", _lower_apart))
 
 
-def laid_out(graph: Any, node: Any, layout: Any) -> Any:
+def laid_out(graph: FxGraph, node: FxNode, layout: Any) -> FxNode:
     """A node after ``node`` in ``graph`` that stands for its result, which Inductor then stores in a certain layout.
 
     Args:
@@ -117,7 +127,7 @@ def laid_out(graph: Any, node: Any, layout: Any) -> Any:
     return _marked(graph, node, _mark("contiguous", _lower_contiguous))
 
 
-def lay_out_joined(node: Any) -> None:
+def lay_out_joined(node: FxNode) -> None:
     """Let Inductor store the concatenation of images that ``node`` is with channels last; its parts are made in it.
 
     Without this it may store a concatenation contiguous, and copy it for the convolution that reads it.
@@ -125,35 +135,35 @@ def lay_out_joined(node: Any) -> None:
     node.target = _operator("joined", "(Tensor[] tensors, int dim=0) -> Tensor", _lower_joined, _join)
 
 
-def leave_to_library(node: Any) -> None:
+def leave_to_library(node: FxNode) -> None:
     """Let Inductor call the operator of ``node`` as it is: it then asks for no layouts of its own."""
     node.meta["should_fallback"] = True
 
 
-def _marked(graph: Any, node: Any, operator: Any) -> Any:
+def _marked(graph: FxGraph, node: FxNode, operator: Operator) -> FxNode:
     with graph.inserting_after(node):
         made = graph.call_function(operator, (node,))
     made.meta = dict(node.meta)
     return made
 
 
-def _mark(name: str, lower: Callable[[Any], Any]) -> Any:
+def _mark(name: str, lower: Callable[[InductorTensor], InductorTensor]) -> Operator:
     """An operator that returns its argument; ``lower`` says what Inductor makes of it."""
     return _operator(name, "(Tensor(a) tensor) -> Tensor(a)", lower, _same)
 
 
-def _same(tensor: Any) -> Any:
+def _same(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _join(tensors: Any, dim: int = 0) -> Any:
+def _join(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     import torch
 
     return torch.cat(tensors, dim)
 
 
 @functools.cache
-def _operator(name: str, signature: str, lower: Callable[..., Any], run: Callable[..., Any]) -> Any:
+def _operator(name: str, signature: str, lower: Callable[..., Any], run: Callable[..., Any]) -> Operator:
     """An operator that does what ``run`` does; ``lower`` says what Inductor makes of it."""
     import torch
     from torch._inductor.lowering import register_lowering
@@ -165,12 +175,12 @@ def _operator(name: str, signature: str, lower: Callable[..., Any], run: Callabl
     return operator
 
 
-def _lower_stored(tensor: Any) -> Any:
+def _lower_stored(tensor: InductorTensor) -> InductorTensor:
     tensor.realize()
     return tensor
 
 
-def _lower_apart(tensor: Any) -> Any:
+def _lower_apart(tensor: InductorTensor) -> InductorTensor:
     tensor.realize()
     decide = getattr(getattr(tensor.data, "data", None), "decide_layout", None)
     if decide is not None:  # a concatenation takes in only what has no layout yet
@@ -178,14 +188,14 @@ def _lower_apart(tensor: Any) -> Any:
     return tensor
 
 
-def _lower_channels_last(tensor: Any) -> Any:
+def _lower_channels_last(tensor: InductorTensor) -> InductorTensor:
     from torch._inductor.ir import ExternKernel
 
     tensor.realize()
     return ExternKernel.require_channels_last(tensor)
 
 
-def _lower_joined(tensors: Any, dim: int = 0) -> Any:
+def _lower_joined(tensors: Sequence[InductorTensor], dim: int = 0) -> InductorTensor:
     import torch
     from torch._inductor.ir import FlexibleLayout, make_channels_last_strides_for
     from torch._inductor.lowering import lowerings
@@ -198,14 +208,14 @@ def _lower_joined(tensors: Any, dim: int = 0) -> Any:
         return lowerings[torch.ops.aten.cat.default](tensors, dim)
 
 
-def _lower_contiguous(tensor: Any) -> Any:
+def _lower_contiguous(tensor: InductorTensor) -> InductorTensor:
     from torch._inductor.ir import ExternKernel
 
     tensor.realize()
     return ExternKernel.require_contiguous(tensor)
 
 
-def _lower_inlined(tensor: Any) -> Any:
+def _lower_inlined(tensor: InductorTensor) -> InductorTensor:
     from torch._inductor.ir import Pointwise, StorageBox, TensorBox
 
     box = tensor.data
@@ -248,7 +258,7 @@ def choosing_loops(choices: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def ending_calls_where(ends: Callable[[Any], bool]) -> Iterator[None]:
+def ending_calls_where(ends: Callable[[Scheduler], bool]) -> Iterator[None]:
     """Within this context, a C++ function of Inductor also ends after an operation if ``ends`` says so.
 
     ``ends`` is given the scheduler.
@@ -265,7 +275,7 @@ def ending_calls_where(ends: Callable[[Any], bool]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def channels_last_where(wants: Callable[[Any], bool]) -> Iterator[None]:
+def channels_last_where(wants: Callable[[GraphModule], bool]) -> Iterator[None]:
     """Within this context, Inductor also lays out images with channels last in a graph of which ``wants`` says so.
 
     ``wants`` is given the graph module.
@@ -274,7 +284,7 @@ def channels_last_where(wants: Callable[[Any], bool]) -> Iterator[None]:
 
     full = GraphLowering.decide_layout_opt
 
-    def decide(module: Any, *, is_inference: bool) -> bool:
+    def decide(module: GraphModule, *, is_inference: bool) -> bool:
         return bool(full(module, is_inference=is_inference)) or wants(module)
 
     with _replaced(GraphLowering, "decide_layout_opt", staticmethod(decide)):
@@ -282,7 +292,7 @@ def channels_last_where(wants: Callable[[Any], bool]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def channels_last_unless(keeps: Callable[[Any, Any], bool]) -> Iterator[None]:
+def channels_last_unless(keeps: Callable[[GraphModule, FxNode], bool]) -> Iterator[None]:
     """Within this context, Inductor does not copy a result into channels last if ``keeps`` says so.
 
     ``keeps`` is given the graph module and the node.
@@ -300,7 +310,7 @@ def channels_last_unless(keeps: Callable[[Any, Any], bool]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
+def _replaced(owner: type, name: str, replacement: Any) -> Iterator[None]:
     """Within this context, the class ``owner`` has ``replacement`` as ``name``.
 
     If someone else has replaced that since, it stays as they have left it.
@@ -314,29 +324,30 @@ def _replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
             setattr(owner, name, before)
 
 
-def is_loop(operation: Any) -> bool:
+def is_loop(operation: SchedulerNode) -> bool:
     """Whether an operation is a loop that Inductor writes itself, which may share a C++ function with others."""
     return bool(operation.get_nodes()) and not operation.is_extern() and not operation.is_template()
 
 
-def called_by(operation: Any) -> str:
+def called_by(operation: SchedulerNode) -> str:
     """The name of the node of FX for which an operation calls a library; empty for loops."""
     node = getattr(operation.node, "fx_node", None)
     return "" if node is None else str(node.name)
 
 
-def makes_code(operation: Any) -> bool:
+def makes_code(operation: SchedulerNode) -> bool:
     """Whether Inductor makes code for an operation; for a concatenation whose parts are made in place, it does not."""
     from torch._inductor.scheduler import NopKernelSchedulerNode
 
     return not isinstance(operation, NopKernelSchedulerNode)
 
 
-def compiled_meta() -> Any:
+def compiled_meta() -> dict[str, Any]:
     """The ``meta`` of the graph module that Inductor is compiling."""
     from torch._inductor.virtualized import V
 
-    return V.graph.orig_gm.meta
+    meta: dict[str, Any] = V.graph.orig_gm.meta
+    return meta
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,12 +372,12 @@ class Buffers:
             name = self.names[name]
         return name
 
-    def read_by(self, node: Any) -> list[str]:
+    def read_by(self, node: FxNode) -> list[str]:
         """The names of what an operation reads or writes into."""
         return [dependency.name for dependency in node.read_writes.reads]
 
 
-def buffer_sizes(scheduler: Any) -> Buffers:
+def buffer_sizes(scheduler: Scheduler) -> Buffers:
     """The buffers of the graph that Inductor is compiling."""
     from torch._inductor.ir import NonOwningLayout
     from torch._inductor.memory import compute_size_for_scheduler_buffer

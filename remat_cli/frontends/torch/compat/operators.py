@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from remat_cli.frontends.torch.types import DispatchMode, Operator, Storage, Tensor
+
 
 def is_operator(target: Any) -> bool:
     """Whether ``target`` is one overload of an operator of ``torch.ops``."""
@@ -13,24 +15,24 @@ def is_operator(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload)
 
 
-def schema(operator: Any) -> Any:
+def schema(operator: Operator) -> Any:
     """The schema of an operator: ``name``, ``arguments``, ``returns``, ``is_mutable``."""
     return operator._schema
 
 
-def storage_identity(tensor: Any) -> int:
+def storage_identity(tensor: Tensor) -> int:
     """A number that identifies the memory of ``tensor``, fake or real; the same for all its views while it lives."""
     return int(tensor.untyped_storage()._cdata)
 
 
-def weak_storage(tensor: Any) -> Any:
+def weak_storage(tensor: Tensor) -> Any:
     """A weak reference to the memory of ``tensor``: hashable, and ``expired()`` once it is gone."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     return StorageWeakRef(tensor.untyped_storage())
 
 
-def weak_reference(storage: Any) -> Any:
+def weak_reference(storage: Storage) -> Any:
     """As :func:`weak_storage`, for a storage."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -41,7 +43,7 @@ _HOST: set[Any] = set()
 """Memory of a CPU that stands for host memory beside a device, which is the same CPU."""
 
 
-def host_storage(size: int) -> Any:
+def host_storage(size: int) -> Storage:
     """A storage of ``size`` bytes that :func:`is_host` knows. No operator makes it, so no mode sees a new tensor."""
     import torch
 
@@ -56,19 +58,19 @@ def is_host(reference: Any) -> bool:
     return reference in _HOST
 
 
-def dispatch_mode() -> Any:
+def dispatch_mode() -> DispatchMode:
     """The base class of modes whose ``__torch_dispatch__`` is called for every operator that runs."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     return TorchDispatchMode
 
 
-def last_call(function: Callable[[], Any]) -> tuple[Any, tuple[Any, ...]]:
+def last_call(function: Callable[[], Any]) -> tuple[Operator, tuple[Any, ...]]:
     """The last operator that ``function`` calls, and its arguments by position."""
-    seen: list[tuple[Any, tuple[Any, ...]]] = []
+    seen: list[tuple[Operator, tuple[Any, ...]]] = []
 
     class Watching(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker
-        def __torch_dispatch__(self, operator: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(self, operator: Operator, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
             seen[:] = [(operator, args)]
             return operator(*args, **(kwargs or {}))
 
@@ -77,7 +79,7 @@ def last_call(function: Callable[[], Any]) -> tuple[Any, tuple[Any, ...]]:
     return seen.pop()  # the class is part of a cycle, and must not hold the arguments until that is collected
 
 
-def flop_formula(operator: Any) -> Any:
+def flop_formula(operator: Operator) -> Any:
     """PyTorch's formula for the FLOPs of an operator; None if it has none. Call it with tensors and ``out_val``.
 
     The registry has no formula for attention on a CPU, so that of the same attention on a GPU is used.

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from remat_cli.frontends.rates import Rates
 from remat_cli.frontends.torch.compat.operators import flop_formula, is_operator
+from remat_cli.frontends.torch.types import FxNode, Tensor
 
 _BY_KIND = {
     "batched product": "bmm baddbmm",
@@ -70,9 +71,9 @@ class Group:
         reads: The FX nodes of the stored tensors that they read.
     """
 
-    root: Any
-    members: tuple[Any, ...]
-    reads: tuple[Any, ...]
+    root: FxNode
+    members: tuple[FxNode, ...]
+    reads: tuple[FxNode, ...]
 
 
 class Groups(Protocol):
@@ -82,13 +83,13 @@ class Groups(Protocol):
         inlined: The FX nodes whose results are not stored; each is computed in the loops of its readers.
     """
 
-    inlined: set[Any]
+    inlined: set[FxNode]
 
-    def group(self, root: Any) -> Group:
+    def group(self, root: FxNode) -> Group:
         """The group that stores the result of the FX node ``root``."""
 
 
-def flops(node: Any) -> float:
+def flops(node: FxNode) -> float:
     """FLOPs of an operation: PyTorch's formula if it has one (matrix products, convolutions, attention).
 
     Every other operation costs one per element of its largest tensor, read or written. A group costs the sum.
@@ -101,7 +102,7 @@ def flops(node: Any) -> float:
     return float(max([1, *map(_count, _read(node)), *map(_count, _made(node))]))
 
 
-def microseconds(node: Any, rates: Rates) -> float:
+def microseconds(node: FxNode, rates: Rates) -> float:
     """Microseconds of an operation at the rates of a device; above 0.
 
     Args:
@@ -130,7 +131,7 @@ def _group_us(group: Group, rates: Rates) -> float:
     return rates.launch_us + max(own, streamed)
 
 
-def _own_us(node: Any, rates: Rates) -> float:
+def _own_us(node: FxNode, rates: Rates) -> float:
     """Microseconds of the work that is of the operation's own kind."""
     name, made = _name(node), _made(node)
     counted = _formula(node)
@@ -151,7 +152,7 @@ def _own_us(node: Any, rates: Rates) -> float:
     return own + (sum(_copy_us(tensor, rates) for tensor in _read(node)) if kind in _BY_ROWS else 0.0)
 
 
-def _product_kind(name: str, node: Any) -> str:
+def _product_kind(name: str, node: FxNode) -> str:
     """The kind of an operation that has a formula for its FLOPs."""
     if "attention" in name:
         return "attention backward" if name.endswith("backward") else "attention"
@@ -162,7 +163,7 @@ def _product_kind(name: str, node: Any) -> str:
     return f"{'grouped ' if groups != 1 else ''}convolution{' backward' if backward else ''}"
 
 
-def _traffic(node: Any) -> int:
+def _traffic(node: FxNode) -> int:
     """Bytes that an operation reads and writes."""
     made = sum(_bytes(tensor) for tensor in _made(node))
     read = [_bytes(tensor) for tensor in _read(node)]
@@ -172,7 +173,7 @@ def _traffic(node: Any) -> int:
     return made + sum(read)
 
 
-def _walk_us(node: Any, rates: Rates) -> float:
+def _walk_us(node: FxNode, rates: Rates) -> float:
     """Microseconds that a pointwise operation takes longer because its tensors do not lie in memory alike."""
     if not _is_pointwise(node) or not _made(node):
         return 0.0
@@ -186,14 +187,14 @@ def _walk_us(node: Any, rates: Rates) -> float:
     return apart + (rates.us("run", elements / inner) or 0.0)
 
 
-def _copy_us(tensor: Any, rates: Rates) -> float:
+def _copy_us(tensor: Tensor, rates: Rates) -> float:
     """Microseconds to make a tensor dense, if it is not."""
     if tensor.is_contiguous():
         return 0.0
     return (rates.us("stream", 2 * _bytes(tensor)) or 0.0) + (rates.us("scatter", tensor.numel()) or 0.0)
 
 
-def _inner_loop(out: Any, operands: Sequence[Any]) -> tuple[int, bool]:
+def _inner_loop(out: Tensor, operands: Sequence[Tensor]) -> tuple[int, bool]:
     """Length of the innermost loop over ``out``, and whether it reads elements that lie side by side, or just one.
 
     Dimensions are walked in the order in which ``out`` lies in memory. Two are one loop if all tensors allow it.
@@ -211,7 +212,7 @@ def _inner_loop(out: Any, operands: Sequence[Any]) -> tuple[int, bool]:
     return int(length), all(s[first] in {0, 1} for s in strides)
 
 
-def _strides_as(tensor: Any, out: Any) -> list[int]:
+def _strides_as(tensor: Tensor, out: Tensor) -> list[int]:
     """The strides of ``tensor`` after it is broadcast to the shape of ``out``; of other shapes, those of ``out``."""
     missing = out.dim() - tensor.dim()
     if missing < 0 or any(n not in {1, m} for n, m in zip(tensor.shape, out.shape[missing:], strict=True)):
@@ -220,18 +221,18 @@ def _strides_as(tensor: Any, out: Any) -> list[int]:
     return [0] * missing + own
 
 
-def _is_pointwise(node: Any) -> bool:
+def _is_pointwise(node: FxNode) -> bool:
     import torch
 
     return is_operator(node.target) and (torch.Tag.pointwise in node.target.tags or _name(node) in _POINTWISE_TOO)
 
 
-def _views(node: Any) -> int:
+def _views(node: FxNode) -> int:
     """Views that are made for the arguments of an operation."""
     return sum(1 for argument in node.all_input_nodes for _ in _chain(argument))
 
 
-def _chain(node: Any) -> Iterator[Any]:
+def _chain(node: FxNode) -> Iterator[FxNode]:
     """The views between memory and a tensor that is read."""
     while is_operator(node.target) and node.target.is_view and node.all_input_nodes:
         if _name(node) != "detach":
@@ -239,13 +240,13 @@ def _chain(node: Any) -> Iterator[Any]:
         node = node.all_input_nodes[0]
 
 
-def _name(node: Any) -> str:
+def _name(node: FxNode) -> str:
     """The operator's name without its namespace and overload: ``mm``."""
     target = node.target
     return str(target.overloadpacket.__name__) if is_operator(target) else str(getattr(target, "__name__", target))
 
 
-def _formula(node: Any) -> float:
+def _formula(node: FxNode) -> float:
     formula = flop_formula(node.target)
     if formula is None:
         return 0.0
@@ -260,20 +261,20 @@ def _values(arguments: Any) -> Any:
     return torch.fx.map_arg(arguments, lambda node: node.meta["val"])
 
 
-def _read(node: Any) -> list[Any]:
+def _read(node: FxNode) -> list[Tensor]:
     return [tensor for argument in node.all_input_nodes for tensor in _flat(argument.meta.get("val"))]
 
 
-def _made(node: Any) -> list[Any]:
+def _made(node: FxNode) -> list[Tensor]:
     return _flat(node.meta.get("val"))
 
 
-def _bytes_of(node: Any) -> int:
+def _bytes_of(node: FxNode) -> int:
     """Bytes of the tensors that an FX node makes."""
     return sum(map(_bytes, _made(node)))
 
 
-def _flat(value: Any) -> list[Any]:
+def _flat(value: Any) -> list[Tensor]:
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -281,11 +282,11 @@ def _flat(value: Any) -> list[Any]:
     return [item for item in value if isinstance(item, torch.Tensor)] if isinstance(value, list | tuple) else []
 
 
-def _bytes(tensor: Any) -> int:
+def _bytes(tensor: Tensor) -> int:
     return _count(tensor) * int(tensor.element_size())
 
 
-def _count(tensor: Any) -> int:
+def _count(tensor: Tensor) -> int:
     """Number of elements in memory: an axis of stride 0 repeats the same ones, and counts once."""
     elements = 1
     for length, stride in zip(tensor.shape, tensor.stride(), strict=True):

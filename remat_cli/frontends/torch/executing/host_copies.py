@@ -21,6 +21,7 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 from remat_cli.frontends.torch.compat.operators import host_storage, storage_identity, weak_reference
+from remat_cli.frontends.torch.types import Storage, Tensor
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Allocate, Offload, Release, Statement
 
@@ -51,7 +52,7 @@ class Queues(Protocol):
     def buffer(self, size: int) -> tuple[Any, Any]:
         """Host memory as a tensor of bytes, and the event for which a copy into it has to wait."""
 
-    def read(self, buffer: Any, event: Any) -> None:
+    def read(self, buffer: Tensor, event: Any) -> None:
         """Take note that ``buffer`` is read until ``event``."""
 
 
@@ -72,7 +73,7 @@ class CpuQueues:
         """Memory that is counted as that of the host."""
         return _tensor(host_storage(size), "cpu"), None
 
-    def read(self, buffer: Any, event: None) -> None:
+    def read(self, buffer: Tensor, event: None) -> None:
         """Do nothing."""
 
 
@@ -144,7 +145,7 @@ class CudaQueues:
         one.user = weak_reference(tensor.untyped_storage())
         return tensor, one.read
 
-    def read(self, buffer: Any, event: Any) -> None:
+    def read(self, buffer: Tensor, event: Any) -> None:
         """Let the next copy into this memory wait for ``event``."""
         for one in self.pinned[buffer.numel()]:
             if one.memory.ctypes.data == buffer.data_ptr():
@@ -181,10 +182,10 @@ class HostLink:
         """A link for ``cpu``, ``cuda`` or ``cuda:1``."""
         return cls(device, CudaQueues(device) if device.startswith("cuda") else CpuQueues())
 
-    def to_host(self, slot: int, tensors: Sequence[Any], filled: Any = None) -> tuple[Any, Any]:
+    def to_host(self, slot: int, tensors: Sequence[Tensor | None], filled: Any = None) -> tuple[Any, Any]:
         """Copy the storages of ``tensors`` after the event ``filled``: host memory, and the event of the copy's end."""
         numbers: dict[int, int] = {}
-        storages: list[Any] = []
+        storages: list[Storage] = []
         parts: list[_Part | None] = []
         for tensor in tensors:
             if tensor is None:
@@ -208,7 +209,7 @@ class HostLink:
                 piece.copy_(_tensor(storage, self.device), non_blocking=True)
         return kept, queues.mark(Stream.OUT)
 
-    def from_host(self, slot: int, kept: Any, sent: Any) -> tuple[Any, ...]:
+    def from_host(self, slot: int, kept: Tensor, sent: Any) -> tuple[Any, ...]:
         """New tensors with what ``kept`` holds after the event ``sent``, and the event of the copy's end."""
         import torch
 
@@ -234,13 +235,13 @@ class HostLink:
         """Let later computations wait for ``event``."""
         self.queues.wait(Stream.COMPUTE, event)
 
-    def hand_over(self, tensor: Any, event: Any) -> Any:
+    def hand_over(self, tensor: Tensor, event: Any) -> Any:
         """``tensor`` itself; its event is there for :meth:`handed_over` in the other function."""
         if tensor is not None:
             self.events[tensor.data_ptr()] = event
         return tensor
 
-    def handed_over(self, tensor: Any) -> Any:
+    def handed_over(self, tensor: Tensor) -> Any:
         """The event of a tensor that crossed; what has no memory has nothing to wait for."""
         return None if tensor is None else self.events.get(tensor.data_ptr())
 
@@ -263,13 +264,13 @@ def pinned_bytes(graph: Graph, statements: Sequence[Statement]) -> int:
     return sum(size * count for size, count in most.items())
 
 
-def _pieces(kept: Any, sizes: Sequence[int]) -> list[Any]:
+def _pieces(kept: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """``kept`` in pieces of these sizes."""
     ends = [*accumulate(sizes)]
     return [kept[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
-def _tensor(storage: Any, device: str) -> Any:
+def _tensor(storage: Storage, device: str) -> Tensor:
     """The bytes of a storage as a tensor."""
     import torch
 

@@ -27,6 +27,7 @@ from remat_cli.frontends.torch.document import ITEM_BYTES, Argument, Operation, 
 from remat_cli.frontends.torch.executing.program import Tensors, call_function, result_function, words
 from remat_cli.frontends.torch.operators import OPERATORS
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
+from remat_cli.frontends.torch.types import DispatchMode, Operator, Tensor
 from remat_cli.graph.quoting import quote
 
 _FLOATING = tuple(name for name in ITEM_BYTES if "float" in name)
@@ -104,7 +105,7 @@ class _Rehearsal:
         self._step = step
         self._device = device
         self._force = force
-        self._values: dict[int, list[Any]] = {}
+        self._values: dict[int, list[Tensor]] = {}
         self._calls = Calls()
 
     def run(self) -> None:
@@ -120,12 +121,12 @@ class _Rehearsal:
             for number in range(len(step.results)):
                 self._result(number, places, constants)
 
-    def _tensor(self, spec: TensorSpec) -> Any:
+    def _tensor(self, spec: TensorSpec) -> Tensor:
         import torch
 
         return torch.empty_strided(spec.shape, spec.stride, dtype=dtype_named(spec.dtype), device=self._device)
 
-    def _operation(self, index: int, places: dict[int, Any], constants: dict[int, Any]) -> None:
+    def _operation(self, index: int, places: dict[int, Tensor], constants: dict[int, Tensor]) -> None:
         step, operation = self._step, self._step.operations[index]
         if index == step.tangents:
             made = [[self._tensor(tensor.spec) for tensor in tensors] for tensors in operation.values]
@@ -133,7 +134,7 @@ class _Rehearsal:
             made = self._results(index, places, constants)
         self._values |= dict(zip(step.graph.values_of(index), made, strict=True))
 
-    def _results(self, index: int, places: dict[int, Any], constants: dict[int, Any]) -> list[list[Any]]:
+    def _results(self, index: int, places: dict[int, Tensor], constants: dict[int, Tensor]) -> list[list[Tensor]]:
         """The tensors in each value that a node makes."""
         node, operation = self._step.graph.nodes[index], self._step.operations[index]
         values = {value: self._values[value] for value in node.inputs}
@@ -149,7 +150,7 @@ class _Rehearsal:
             for k, tensors in enumerate(operation.values)
         ]
 
-    def _returned(self, tensor: Any, told: Returned, at: str) -> Any:
+    def _returned(self, tensor: Tensor, told: Returned, at: str) -> Any:
         """``tensor``, which a node returned, in the type that the document says."""
         if tensor is None:
             raise damaged(self._step.graph, at, f"the operator returns no tensor {told.item}")
@@ -164,7 +165,7 @@ class _Rehearsal:
         self._calls.stands_for(real, tensor)
         return real
 
-    def _result(self, number: int, places: dict[int, Any], constants: dict[int, Any]) -> None:
+    def _result(self, number: int, places: dict[int, Tensor], constants: dict[int, Tensor]) -> None:
         at = f"metadata.results[{number}].tensor"
         try:
             made = result_function(self._step, number, self._device, Tensors(places, constants, self._values))()
@@ -186,7 +187,7 @@ def _words(spec: TensorSpec) -> str:
     return f"{spec.dtype} {list(spec.shape)} with strides {list(spec.stride)}"
 
 
-def _checks() -> Any:
+def _checks() -> DispatchMode:
     """A mode under which results of operators have to lie inside their storages, and backward operators have partners.
 
     Use it as a context manager; its argument is what is known of calls so far.
@@ -197,7 +198,7 @@ def _checks() -> Any:
             super().__init__()
             self.calls = calls
 
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(self, function: Operator, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if not self.calls.fits(function, args, kwargs or {}):
                 raise RuntimeError("it trusts its arguments, and they do not belong together")
             result = function(*args, **(kwargs or {}))
@@ -276,14 +277,14 @@ class Calls:
         same: The storage that another one stands for.
     """
 
-    forward: dict[str, list[tuple[dict[str, Any], list[Any]]]] = field(default_factory=lambda: defaultdict(list))
+    forward: dict[str, list[tuple[dict[str, Any], list[Tensor]]]] = field(default_factory=lambda: defaultdict(list))
     same: dict[int, int] = field(default_factory=dict)
 
-    def stands_for(self, new: Any, old: Any) -> None:
+    def stands_for(self, new: Tensor, old: Tensor) -> None:
         """Take ``new`` for ``old`` from here on."""
         self.same[storage_identity(new)] = storage_identity(old)
 
-    def fits(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def fits(self, function: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether arguments belong together, for operators that do not check that themselves."""
         pair, rule = PAIRS.get(str(function)), _RULES.get(str(function))
         if pair is None and rule is None:
@@ -293,13 +294,13 @@ class Calls:
             return rule(given)
         return pair is None or any(self._same_as(pair, given, *call) for call in self.forward[pair.forward])
 
-    def add(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+    def add(self, function: Operator, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Keep a call that has returned."""
         if str(function) in _FORWARD:
             tensors = [tensor for _, tensor in tensors_in(result)]
             self.forward[str(function)].append((_by_name(function, args, kwargs), tensors))
 
-    def _same_as(self, pair: Pair, given: dict[str, Any], there: dict[str, Any], results: list[Any]) -> bool:
+    def _same_as(self, pair: Pair, given: dict[str, Any], there: dict[str, Any], results: list[Tensor]) -> bool:
         gradient, *others = given
         if given[gradient].shape != results[0].shape:
             return False
@@ -324,12 +325,12 @@ class Calls:
             return type(one) is type(other) and one == other
         return self._memory(one) == self._memory(other)
 
-    def _memory(self, tensor: Any) -> tuple[Any, ...]:
+    def _memory(self, tensor: Tensor) -> tuple[Any, ...]:
         storage = storage_identity(tensor)
         return self.same.get(storage, storage), tensor.storage_offset(), tensor.shape, tensor.stride()
 
 
-def _by_name(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _by_name(function: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call by name, in the order of the schema; those left out have their defaults."""
     stated = schema(function).arguments
     given = dict(zip((argument.name for argument in stated), args, strict=False)) | dict(kwargs)

@@ -8,9 +8,9 @@ returns. A captured step has views that rely on the strides, and fails where the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from remat_cli.frontends.torch.document import Operation, TensorSpec
+from remat_cli.frontends.torch.types import Tensor
 
 _OTHER_STRIDES = """
 _log_softmax_backward_data _native_batch_norm_legit.no_stats _native_batch_norm_legit_functional
@@ -52,7 +52,7 @@ def _is_usual(spec: TensorSpec) -> bool:
     return bool(tensor.is_contiguous() or (other is not None and tensor.is_contiguous(memory_format=other)))
 
 
-def in_layout(tensor: Any, stride: Sequence[int]) -> Any:
+def in_layout(tensor: Tensor, stride: Sequence[int]) -> Tensor:
     """``tensor``, or a copy of it if it has other strides; None if an operator was not asked for it."""
     if tensor is None or tensor.stride() == stride:
         return tensor

@@ -26,6 +26,7 @@ from remat_cli.frontends.torch.compat.operators import is_operator
 from remat_cli.frontends.torch.inductor.image_layouts import LAYOUT, is_image, reads_contiguous_copies
 from remat_cli.frontends.torch.inductor.loops import LIMIT, Limit
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
+from remat_cli.frontends.torch.types import FxNode, GraphModule
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.plan.replay import replay
 
@@ -33,7 +34,9 @@ UNUSED = "remat_unused"
 """Key of the positions of the tangents that a backward graph does not read, in its ``meta``."""
 
 
-def divided(captured: Captured, lowering: Lowering, plan: Plan, joint: Any, tangents: Sequence[Any]) -> tuple[Any, Any]:
+def divided(
+    captured: Captured, lowering: Lowering, plan: Plan, joint: GraphModule, tangents: Sequence[FxNode]
+) -> tuple[GraphModule, GraphModule]:
     """The forward and the backward graph module for a plan.
 
     Args:
@@ -116,24 +119,30 @@ class _Parts:
         cut = len(self.writes)
         return list(outputs[:cut]), list(outputs[cut:forward_outputs]), list(outputs[forward_outputs:])
 
+    def root(self, index: int) -> FxNode:
+        """The FX node of a group, whose result is stored."""
+        node = self.lowering.made[index]
+        assert node is not None, "the tangents are computed by nobody"
+        return node
+
     def names(self, index: int) -> list[str]:
         """The names of the tensors that a node makes."""
         graph = self.lowering.graph
         return [name for value in graph.values_of(index) for name in self.lowering.values[value]]
 
-    def saved(self, right: Sequence[_Step]) -> list[Any]:
+    def saved(self, right: Sequence[_Step]) -> list[FxNode]:
         """The nodes of the tensors that the backward part reads and does not make itself; inputs first."""
         here = {node.name for node in self.tangents}
-        found: dict[str, Any] = {}
+        found: dict[str, FxNode] = {}
         for step in right:
-            read = self._read(self.lowering.made[step.index].all_input_nodes)
+            read = self._read(self.root(step.index).all_input_nodes)
             found |= {name: node for name, node in read if name not in here}
             here.update(self.names(step.index))
         gradients = [node for node in self.gradients if node is not None]
         found |= {name: node for name, node in self._read(gradients) if name not in here}
         return sorted(found.values(), key=lambda node: node.op != "placeholder")
 
-    def _read(self, nodes: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    def _read(self, nodes: Sequence[FxNode]) -> Iterator[tuple[str, FxNode]]:
         """Name and node of the stored tensors that are behind ``nodes``."""
         stack, seen = list(nodes), set(nodes)
         while stack:
@@ -147,7 +156,7 @@ class _Parts:
                     seen.add(argument)
                     stack.append(argument)
 
-    def forward(self, left: Sequence[_Step], saved: Sequence[Any]) -> _Half:
+    def forward(self, left: Sequence[_Step], saved: Sequence[FxNode]) -> _Half:
         """The forward half."""
         import torch
 
@@ -171,7 +180,7 @@ class _Parts:
             made.meta = dict(write.meta)
         return half.end(outputs, [*self.told, *map(saved_description, range(len(saved)))])
 
-    def backward(self, right: Sequence[_Step], saved: Sequence[Any], tangents: Sequence[Any]) -> _Half:
+    def backward(self, right: Sequence[_Step], saved: Sequence[FxNode], tangents: Sequence[FxNode]) -> _Half:
         """The backward half."""
         half = _Half(self)
         for node in [*saved, *tangents]:
@@ -181,15 +190,15 @@ class _Parts:
         outputs = [None if node is None else half.read(node, {}) for node in self.gradients]
         return half.end(outputs, self.gradients_told)
 
-    def is_input(self, node: Any) -> bool:
+    def is_input(self, node: FxNode) -> bool:
         """Whether a node is an input of the step, which is there in any case."""
         return node in self.inputs and node not in self.tangents
 
-    def bytes_of(self, node: Any) -> int:
+    def bytes_of(self, node: FxNode) -> int:
         """Bytes of the memory in which a tensor lies."""
         return sum(storage_bytes(tensor) for _, tensor in tensors_in(node.meta["val"]))
 
-    def meta(self, node: Any) -> dict[str, Any]:
+    def meta(self, node: FxNode) -> dict[str, Any]:
         """What Inductor's own graph says of a node."""
         return self.inductor.metas[node]
 
@@ -206,12 +215,12 @@ class _Half:
 
         self.parts = parts
         self.graph = torch.fx.Graph()
-        self.env: dict[str, Any] = {}
+        self.env: dict[str, FxNode] = {}
         self.workspaces: dict[str, int] = {}
-        self.free: dict[Any, int] = {}
-        self.inlined: list[Any] = []
+        self.free: dict[FxNode, int] = {}
+        self.inlined: list[FxNode] = []
 
-    def take(self, node: Any) -> None:
+    def take(self, node: FxNode) -> None:
         """Take the tensor of ``node`` as an input."""
         given = self.graph.placeholder(node.name)
         given.meta = dict(self.parts.meta(node))
@@ -219,7 +228,7 @@ class _Half:
 
     def compute(self, step: _Step) -> None:
         """Compute a group."""
-        node = self.parts.lowering.made[step.index]
+        node = self.parts.root(step.index)
         made = self._copied(node, {})
         self.workspaces[made.name] = self.parts.workspaces[step.index]
         if LAYOUT in node.meta:
@@ -236,7 +245,7 @@ class _Half:
                 copy.meta = dict(self.parts.meta(item))
                 self.env[tensor_name(item)] = stored(self.graph, copy)
 
-    def read(self, node: Any, local: dict[Any, Any]) -> Any:
+    def read(self, node: FxNode, local: dict[FxNode, FxNode]) -> FxNode:
         """The node that makes the result of ``node`` here; ``local`` holds what is inlined already."""
         name = tensor_name(node)
         if name in self.env:
@@ -247,14 +256,14 @@ class _Half:
                 self.inlined.append(copy)
         return local[node]
 
-    def _copied(self, node: Any, local: dict[Any, Any]) -> Any:
+    def _copied(self, node: FxNode, local: dict[FxNode, FxNode]) -> FxNode:
         copy = self.graph.node_copy(node, lambda argument: self.read(argument, local))
         copy.meta = dict(self.parts.meta(node))
         if reads_contiguous_copies(node):
             leave_to_library(copy)
         return copy
 
-    def end(self, outputs: Sequence[Any], told: Sequence[Any]) -> _Half:
+    def end(self, outputs: Sequence[FxNode], told: Sequence[Any]) -> _Half:
         """End the graph, which returns ``outputs``, described as ``told``."""
         joined = self._joined_images()
         for copy in self.inlined:
@@ -273,7 +282,7 @@ class _Half:
         self.graph.lint()
         return self
 
-    def _keep_apart(self, outputs: Sequence[Any]) -> None:
+    def _keep_apart(self, outputs: Sequence[FxNode]) -> None:
         """Mark what concatenations read if it is read for longer than they are, or made before there is room for them.
 
         Inductor computes a part in the memory of the concatenation, which is then there as early and as long as the
@@ -313,7 +322,7 @@ class _Half:
                 if len(read.users) > 1:
                     node.replace_input_with(read, stored(self.graph, read))
 
-    def _joined_images(self) -> list[Any]:
+    def _joined_images(self) -> list[FxNode]:
         """The concatenations of images that convolutions read, which are told to have channels last.
 
         In a graph that computes a convolution on a CPU, Inductor has all of them read images with channels last.
@@ -335,27 +344,27 @@ class _Half:
         return found
 
 
-def _last_read(node: Any, place: Mapping[Any, int]) -> int:
+def _last_read(node: FxNode, place: Mapping[FxNode, int]) -> int:
     """Where the result of a node is read last, perhaps through views; that of a result of the graph is its end."""
     reads = [_last_read(reader, place) if _is_view(reader) else place[reader] for reader in node.users]
     return max([place[node], *reads])
 
 
-def _is_view(node: Any) -> bool:
+def _is_view(node: FxNode) -> bool:
     return is_operator(node.target) and bool(node.target.is_view)
 
 
-def _is_pointwise(node: Any) -> bool:
+def _is_pointwise(node: FxNode) -> bool:
     import torch
 
     return is_operator(node.target) and torch.Tag.pointwise in node.target.tags
 
 
-def _makes_memory(node: Any) -> bool:
+def _makes_memory(node: FxNode) -> bool:
     return is_operator(node.target) and not node.target.is_view
 
 
-def _is_read_again(node: Any) -> bool:
+def _is_read_again(node: FxNode) -> bool:
     """Whether a result is read several times, perhaps through views."""
     readers = list(node.users)
     return len(readers) > 1 or any(_is_read_again(reader) for reader in readers if _is_view(reader))

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from remat_cli.frontends.torch.compat.operators import is_operator
 from remat_cli.frontends.torch.costing.work import Group
 from remat_cli.frontends.torch.tensors import is_random, storage, storage_bytes, tensors_in
+from remat_cli.frontends.torch.types import FxNode, GraphModule
 
 _POINTWISE_NAMES = """
 _unsafe_index _unsafe_masked_index arange clone constant_pad_nd copy embedding empty empty_like empty_strided fill flip
@@ -62,12 +62,12 @@ class Fusion:
         owner: For the memory of each tensor, the FX node that makes it.
     """
 
-    inlined: set[Any]
-    owner: dict[int, Any]
+    inlined: set[FxNode]
+    owner: dict[int, FxNode]
 
-    def group(self, root: Any) -> Group:
+    def group(self, root: FxNode) -> Group:
         """The group that stores the result of ``root``."""
-        members, read, stack = {root: None}, dict[Any, None](), [root]
+        members, read, stack = {root: None}, dict[FxNode, None](), [root]
         while stack:
             member = stack.pop()
             for argument in member.all_input_nodes:
@@ -79,18 +79,18 @@ class Fusion:
                     read[argument] = None
         return Group(root, tuple(members), tuple(read))
 
-    def maker(self, node: Any) -> Any:
+    def maker(self, node: FxNode) -> FxNode:
         """The FX node that makes the memory in which the result of ``node`` lies; ``node`` itself for a number."""
         for _, tensor in tensors_in(node.meta.get("val")):
             return self.owner.get(storage(tensor), node)
         return node
 
 
-def fusion(joint: Any) -> Fusion:
+def fusion(joint: GraphModule) -> Fusion:
     """The groups of the joint graph module ``joint``."""
     nodes = _alive(joint.graph.nodes)
     found = Fusion(set(), {})
-    makers: list[Any] = []
+    makers: list[FxNode] = []
     for node in nodes:
         tensors = tensors_in(node.meta.get("val")) if node.op != "output" else []
         new = [tensor for _, tensor in tensors if storage(tensor) not in found.owner]
@@ -101,7 +101,7 @@ def fusion(joint: Any) -> Fusion:
     return found
 
 
-def _alive(nodes: Iterable[Any]) -> list[Any]:
+def _alive(nodes: Iterable[FxNode]) -> list[FxNode]:
     """The nodes that results depend on, and inputs, in order."""
     ordered = list(nodes)
     needed = {node for node in ordered if node.op in {"placeholder", "output"}}
@@ -114,10 +114,10 @@ def _alive(nodes: Iterable[Any]) -> list[Any]:
 class _Choice:
     """Chooses what is inlined. ``makers`` are the operations that make memory; the rest are views, inputs, results."""
 
-    def __init__(self, found: Fusion, nodes: Sequence[Any], makers: Sequence[Any]) -> None:
+    def __init__(self, found: Fusion, nodes: Sequence[FxNode], makers: Sequence[FxNode]) -> None:
         self.found, self.makers = found, makers
-        self.readers: dict[Any, list[Any]] = {maker: [] for maker in makers}
-        self.stored: set[Any] = set()
+        self.readers: dict[FxNode, list[FxNode]] = {maker: [] for maker in makers}
+        self.stored: set[FxNode] = set()
         for node in nodes:
             if node.op == "output":
                 self.stored.update(map(found.maker, node.all_input_nodes))
@@ -126,7 +126,7 @@ class _Choice:
             elif _name(node) in _NEEDS_MEMORY or str(node.target).endswith("view.dtype"):
                 self.stored.add(found.maker(node))
 
-    def _reads(self, node: Any) -> None:
+    def _reads(self, node: FxNode) -> None:
         makers = dict.fromkeys(map(self.found.maker, node.all_input_nodes))
         for maker in makers:
             self.readers.setdefault(maker, []).append(node)
@@ -137,9 +137,9 @@ class _Choice:
         """Fill ``found.inlined``."""
         self.stored.update(maker for maker in self.makers if not _inlinable(maker))
         groups = self._groups()
-        sources: dict[Any, dict[int, int]] = {}
-        lengths: dict[Any, int] = {}
-        drawn: dict[Any, bool] = {}
+        sources: dict[FxNode, dict[int, int]] = {}
+        lengths: dict[FxNode, int] = {}
+        drawn: dict[FxNode, bool] = {}
         reused = set()
         for maker in self.makers:
             read = {argument: self.found.maker(argument) for argument in maker.all_input_nodes}
@@ -166,9 +166,9 @@ class _Choice:
                 self.stored.remove(maker)
         self.found.inlined.update(maker for maker in self.makers if maker not in self.stored)
 
-    def _groups(self) -> dict[Any, set[Any]]:
+    def _groups(self) -> dict[FxNode, set[FxNode]]:
         """For each operation, the stored ones whose groups it is in if it is inlined."""
-        found: dict[Any, set[Any]] = {}
+        found: dict[FxNode, set[FxNode]] = {}
         for maker in reversed(self.makers):
             found[maker] = set()
             for reader in self.readers[maker]:
@@ -176,7 +176,7 @@ class _Choice:
         return found
 
 
-def _in_loop(node: Any) -> bool:
+def _in_loop(node: FxNode) -> bool:
     """Whether what ``node`` reads may be computed in the loop that computes it."""
     import torch
 
@@ -186,7 +186,7 @@ def _in_loop(node: Any) -> bool:
     return name in _POINTWISE or name in _ENDS or bool({torch.Tag.pointwise, torch.Tag.reduction} & {*node.target.tags})
 
 
-def _inlinable(node: Any) -> bool:
+def _inlinable(node: FxNode) -> bool:
     """Whether ``node`` may be computed in the loops of its readers."""
     import torch
 
@@ -195,15 +195,15 @@ def _inlinable(node: Any) -> bool:
     return not is_random(node) and (_name(node) in _POINTWISE or torch.Tag.pointwise in node.target.tags)
 
 
-def _name(node: Any) -> str:
+def _name(node: FxNode) -> str:
     return str(node.target.overloadpacket.__name__) if is_operator(node.target) else ""
 
 
-def _memory(node: Any, maker: Any) -> list[tuple[int, int]]:
+def _memory(node: FxNode, maker: FxNode) -> list[tuple[int, int]]:
     """Identity and bytes of the memory in which the result of ``node`` lies; inputs are there in any case."""
     found = tensors_in(node.meta.get("val"))
     return [(storage(t), storage_bytes(t) if maker.op == "call_function" else 0) for _, t in found]
 
 
-def _bytes(node: Any) -> int:
+def _bytes(node: FxNode) -> int:
     return sum(storage_bytes(tensor) for _, tensor in tensors_in(node.meta["val"]))

@@ -30,6 +30,7 @@ from typing import Any
 from remat_cli.frontends.torch.compat.inductor import channels_last_unless, channels_last_where
 from remat_cli.frontends.torch.inductor.loops import LIMIT
 from remat_cli.frontends.torch.tensors import dense_bytes
+from remat_cli.frontends.torch.types import FakeMode, FxGraph, FxNode, GraphModule
 
 LAYOUT = "remat_layout"
 """Key of the layout of a copy in the ``meta`` of its node, which Inductor then gives it."""
@@ -45,7 +46,7 @@ _OTHER_COPIES = 5
 """Images that are copied for a depthwise gradient in other layouts: three by Inductor, two by oneDNN."""
 
 
-def lay_out(joint: Any, mode: Any) -> list[Any]:
+def lay_out(joint: FxGraph, mode: FakeMode) -> list[FxNode]:
     """Add the copies that convolutions on a CPU read, and let them read these.
 
     Args:
@@ -62,12 +63,12 @@ def lay_out(joint: Any, mode: Any) -> list[Any]:
     return [*_inputs_laid_out(joint, mode), *_read_by_gradients(joint, mode), *_results_laid_out(joint, mode)]
 
 
-def _inputs_laid_out(joint: Any, mode: Any) -> list[Any]:
+def _inputs_laid_out(joint: FxGraph, mode: FakeMode) -> list[FxNode]:
     """Copy inputs of the step with channels last, each before the first convolution that reads it."""
     import torch
 
     aten = torch.ops.aten
-    first: dict[Any, Any] = {}
+    first: dict[FxNode, FxNode] = {}
     for node in joint.find_nodes(op="call_function", target=aten.convolution.default):
         for read in node.args[:2]:
             if read.op == "placeholder" and is_image(read) and not _has_channels_last(read):
@@ -81,7 +82,7 @@ def _inputs_laid_out(joint: Any, mode: Any) -> list[Any]:
     return list(copies.values())
 
 
-def _read_by_gradients(joint: Any, mode: Any) -> list[Any]:
+def _read_by_gradients(joint: FxGraph, mode: FakeMode) -> list[FxNode]:
     """Copy what gradients of depthwise convolutions read where that takes less than channels last."""
     import torch
 
@@ -97,7 +98,7 @@ def _read_by_gradients(joint: Any, mode: Any) -> list[Any]:
     return found
 
 
-def _results_laid_out(joint: Any, mode: Any) -> list[Any]:
+def _results_laid_out(joint: FxGraph, mode: FakeMode) -> list[FxNode]:
     """Copy gradients of weights that the step returns into the layout of the weights, where they are made."""
     import torch
 
@@ -115,7 +116,7 @@ def _results_laid_out(joint: Any, mode: Any) -> list[Any]:
     return list(copies.values())
 
 
-def _in_many_parts(node: Any) -> bool:
+def _in_many_parts(node: FxNode) -> bool:
     """Whether the gradient of a convolution takes more with channels last than with contiguous copies."""
     gradient, image, weight = node.args[:3]
     return (
@@ -126,7 +127,7 @@ def _in_many_parts(node: Any) -> bool:
     )
 
 
-def reads_contiguous_copies(node: Any) -> bool:
+def reads_contiguous_copies(node: FxNode) -> bool:
     """Whether a node is a gradient of a convolution that reads contiguous copies; that of its weight is contiguous."""
     import torch
 
@@ -134,29 +135,29 @@ def reads_contiguous_copies(node: Any) -> bool:
     return gradient and all(read.meta.get(LAYOUT) is torch.contiguous_format for read in node.args[:2])
 
 
-def is_depthwise(weight: Any) -> bool:
+def is_depthwise(weight: FxNode) -> bool:
     """Whether a node is the weight of a depthwise convolution of images on a CPU."""
     return is_image(weight) and bool(weight.meta["val"].shape[1] == 1)
 
 
-def has_large_kernel(weight: Any) -> bool:
+def has_large_kernel(weight: FxNode) -> bool:
     """Whether oneDNN adds up the gradient of a depthwise weight in many parts if images have channels last."""
     return bool(weight.meta["val"][0, 0].numel() > _SMALL)
 
 
-def is_image(node: Any) -> bool:
+def is_image(node: FxNode) -> bool:
     """Whether a node is a batch of images on a CPU, or the weight of a convolution of such."""
     tensor = node.meta["val"]
     return bool(tensor.dim() == _IMAGE_DIMS and tensor.device.type == "cpu")
 
 
-def _has_channels_last(node: Any) -> bool:
+def _has_channels_last(node: FxNode) -> bool:
     import torch
 
     return bool(node.meta["val"].is_contiguous(memory_format=torch.channels_last))
 
 
-def _copied(joint: Any, read: Any, before: Any, mode: Any, layout: Any, told: dict[str, Any]) -> Any:
+def _copied(joint: FxGraph, read: FxNode, before: FxNode, mode: FakeMode, layout: Any, told: dict[str, Any]) -> Any:
     """A copy of ``read`` before the node ``before``.
 
     It belongs to the module of ``before``, which reads it; that of a gradient, to the module of the gradient.
@@ -179,7 +180,7 @@ def layouts_kept() -> Iterator[None]:
         yield
 
 
-def _is_told(module: Any, node: Any) -> bool:
+def _is_told(module: GraphModule, node: FxNode) -> bool:
     """Whether a plan has made a graph module and says in which layout a result is: as it is given, or copied."""
     if LIMIT not in module.meta:
         return False
@@ -187,7 +188,7 @@ def _is_told(module: Any, node: Any) -> bool:
     return LAYOUT in node.meta or (given is not None and given.type == "cpu")
 
 
-def _take_less(module: Any) -> bool:
+def _take_less(module: GraphModule) -> bool:
     """Whether a plan has made a graph module whose depthwise gradients, all on a CPU, take less with channels last."""
     import torch
 

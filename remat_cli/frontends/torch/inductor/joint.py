@@ -19,15 +19,16 @@ from remat_cli.frontends.torch.compat.inductor import inductor, partitioner_base
 from remat_cli.frontends.torch.compat.operators import is_operator, schema
 from remat_cli.frontends.torch.inductor.fusion import fusion
 from remat_cli.frontends.torch.inductor.image_layouts import LAYOUT, lay_out
+from remat_cli.frontends.torch.types import FakeMode, FxGraph, FxNode, GraphModule, Tensor
 
 _COPY = "aten.copy_.default"
 
 
-def through_inductor(graph_module: Any, inputs: Sequence[Any], model: Model, take: Take) -> Any:
+def through_inductor(graph_module: GraphModule, inputs: Sequence[Tensor], model: Model, take: Take) -> Any:
     """Capture what Inductor makes, after its decompositions and its passes; it compiles nothing."""
 
     class Capture(partitioner_base()):  # type: ignore[misc]  # torch is Any to the type checker
-        def __call__(self, joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+        def __call__(self, joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
             take(captured_joint(joint, num_fwd_outputs, inputs, model))
             options.pop("compiler")
             return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
@@ -53,7 +54,7 @@ def way_of(compiler: str) -> Way:
     return WAYS[compiler]
 
 
-def captured_joint(joint: Any, forward_outputs: int, tensors: Sequence[Any], model: Model) -> Captured:
+def captured_joint(joint: GraphModule, forward_outputs: int, tensors: Sequence[Tensor], model: Model) -> Captured:
     """The joint graph that Inductor partitions.
 
     Args:
@@ -68,7 +69,7 @@ def captured_joint(joint: Any, forward_outputs: int, tensors: Sequence[Any], mod
     import torch
 
     graph = torch.fx.Graph()
-    made: dict[Any, Any] = {}
+    made: dict[FxNode, FxNode] = {}
     writes = [node for node in joint.graph.nodes if _writes(node)]
     mode = new_fake_mode()
     with torch.no_grad(), exact_sizes(), mode:
@@ -91,13 +92,13 @@ def captured_joint(joint: Any, forward_outputs: int, tensors: Sequence[Any], mod
     )
 
 
-def _meta(copy: Any, copied: Any) -> dict[str, Any]:
+def _meta(copy: FxNode, copied: Tensor) -> dict[str, Any]:
     """What Inductor's own graph would say of a copy of the fake tensor ``copied`` of that graph."""
     with copied.fake_mode:
         return {**copy.meta, "val": copy.target(copied, memory_format=copy.meta[LAYOUT])}
 
 
-def _writes(node: Any) -> bool:
+def _writes(node: FxNode) -> bool:
     """Whether a node writes into an input.
 
     Raises:
@@ -110,7 +111,9 @@ def _writes(node: Any) -> bool:
     raise CaptureFailed(f"{node.target} writes into its input {node.name}, even after functionalization")
 
 
-def _outputs(graph: Any, output: Any, writes: Sequence[Any], made: dict[Any, Any], forward_outputs: int) -> None:
+def _outputs(
+    graph: FxGraph, output: FxNode, writes: Sequence[FxNode], made: dict[FxNode, FxNode], forward_outputs: int
+) -> None:
     """Add the output node: what is written, then what ``output`` returns."""
     known = descriptors()
     results = [made.get(result) for result in output.args[0]]
@@ -120,7 +123,7 @@ def _outputs(graph: Any, output: Any, writes: Sequence[Any], made: dict[Any, Any
     new.meta["desc"] = [*told, *output.meta["desc"]]
 
 
-def _set_value(node: Any, mode: Any) -> None:
+def _set_value(node: FxNode, mode: FakeMode) -> None:
     """Give a node a fake result of ``mode``: storages then say what is a view, whatever passes have done before."""
     import torch
 

@@ -27,6 +27,7 @@ from remat_cli.frontends.torch.compat.inductor import (
     loop_choices,
     makes_code,
 )
+from remat_cli.frontends.torch.types import Scheduler, SchedulerNode
 
 LIMIT = "remat_limit"
 """Key of a :class:`Limit` in the ``meta`` of a graph module that was made by plan."""
@@ -73,7 +74,7 @@ def _limited(kind: Any) -> Any:
         remat = True
 
         @staticmethod
-        def can_fuse(scheduler: Any, node1: Any, node2: Any, shared_data_score: int) -> bool:
+        def can_fuse(scheduler: Scheduler, node1: SchedulerNode, node2: SchedulerNode, shared_data_score: int) -> bool:
             if not kind.can_fuse(scheduler, node1, node2, shared_data_score):
                 return False
             schedule = _schedule(scheduler)
@@ -85,7 +86,7 @@ def _limited(kind: Any) -> Any:
     return Limited
 
 
-def _schedule(scheduler: Any) -> _Schedule | None:
+def _schedule(scheduler: Scheduler) -> _Schedule | None:
     """What is known of the graph that ``scheduler`` schedules; None if no plan has made it."""
     limit = compiled_meta().get(LIMIT)
     if limit is None:
@@ -96,7 +97,7 @@ def _schedule(scheduler: Any) -> _Schedule | None:
     return found
 
 
-def _ends(scheduler: Any) -> bool:
+def _ends(scheduler: Scheduler) -> bool:
     """Whether a C++ function ends after the operation for which code was made last."""
     schedule = _schedule(scheduler)
     if schedule is None:
@@ -127,7 +128,7 @@ class _Schedule:
         last: The names of the last loops of C++ functions that end early; None before code is made.
     """
 
-    scheduler: Any
+    scheduler: Scheduler
     names: list[str]
     place: dict[str, int]
     reads: list[list[int]]
@@ -143,7 +144,7 @@ class _Schedule:
     last: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, scheduler: Any, limit: Limit) -> _Schedule:
+    def of(cls, scheduler: Scheduler, limit: Limit) -> _Schedule:
         """The operations of ``scheduler``, none of which are joined yet."""
         nodes = list(scheduler.nodes)
         made = buffer_sizes(scheduler)
@@ -177,7 +178,7 @@ class _Schedule:
         found.limit_bytes = max(limit.peak_bytes, alone)
         return found
 
-    def allows(self, node1: Any, node2: Any) -> bool:
+    def allows(self, node1: SchedulerNode, node2: SchedulerNode) -> bool:
         """Whether the peak stays within the limit if two operations, or loops, are joined."""
         loop_of = self.scheduler.name_to_fused_node
         first: dict[int, int] = {}

@@ -28,6 +28,7 @@ from remat_cli.frontends.torch.inductor.loops import (
 )
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.tensors import tensors_in
+from remat_cli.frontends.torch.types import GraphModule, Tensor
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
 from remat_cli.version import __version__
@@ -109,14 +110,16 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
         find: FindPlan,
         refuse: Refuse,
         identity: str,
-        tensors: Sequence[Any] | None = None,
+        tensors: Sequence[Tensor] | None = None,
         use_of: UseOf | None = None,
         planned: Planned | None = None,
     ) -> None:
         self._find, self._refuse, self._identity, self._tensors = find, refuse, identity, tensors
         self._use_of, self._planned = use_of or whole_use, planned
 
-    def __call__(self, gm: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> tuple[Any, Any]:
+    def __call__(
+        self, gm: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any
+    ) -> tuple[GraphModule, GraphModule]:
         """The forward and the backward graph module of ``gm``; Inductor's own if there is no plan."""
         with real_tensors():
             try:
@@ -129,7 +132,7 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
         forward, backward = min_cut(gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
         return forward, backward
 
-    def _divided(self, joint: Any, forward_outputs: int) -> tuple[Any, Any] | None:
+    def _divided(self, joint: GraphModule, forward_outputs: int) -> tuple[GraphModule, GraphModule] | None:
         tensors = _inputs(joint) if self._tensors is None else self._tensors
         captured = captured_joint(joint, forward_outputs, tensors, _no_model())
         use = self._use_of(captured)
@@ -180,7 +183,7 @@ def settings_with(partitioner: Partitioner) -> dict[str, Any]:
     return {"custom_partitioner_fn": partitioner, **SETTINGS}
 
 
-def _inputs(joint: Any) -> tuple[Any, ...]:
+def _inputs(joint: GraphModule) -> tuple[Tensor | None, ...]:
     """The fake tensors behind the inputs of a joint graph, in the order of the compiler."""
     found = {}
     for node in joint.graph.find_nodes(op="placeholder"):

@@ -29,6 +29,7 @@ from remat_cli.frontends.torch.executing.strides import copied_bytes
 from remat_cli.frontends.torch.measuring.operations import Operations
 from remat_cli.frontends.torch.messages import Tell, tell_stderr, warn
 from remat_cli.frontends.torch.reading import read_step
+from remat_cli.frontends.torch.types import DispatchMode, Operator
 from remat_cli.graph.model import Graph
 
 _MARK = "remat operation"
@@ -252,7 +253,7 @@ def _read(path: Path) -> dict[str, int]:
     return {key: size for key, size in entries if isinstance(size, int) and size >= 0}
 
 
-def live_storages() -> Any:
+def live_storages() -> DispatchMode:
     """A mode that counts live bytes. Use it as a context manager; ``peak_bytes`` is their maximum.
 
     On a CPU, copies that a plan keeps in host memory count apart: ``host_peak_bytes`` is their maximum. Only storages
@@ -268,7 +269,7 @@ def live_storages() -> Any:
             self.host_sizes: dict[Any, int] = {}
             self.host_peak_bytes = 0
 
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(self, function: Operator, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             import torch
 
             result = function(*args, **(kwargs or {}))
@@ -287,7 +288,7 @@ def live_storages() -> Any:
     return LiveStorages
 
 
-def _kept(function: Any, args: Any, kwargs: Any) -> int:
+def _kept(function: Operator, args: Any, kwargs: Any) -> int:
     """Bytes that the result of a reduced loss keeps, which its fake tensor does not tell; 0 for other operators."""
     import torch
 

@@ -37,6 +37,7 @@ from remat_cli.frontends.torch.document import (
 )
 from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
 from remat_cli.frontends.torch.executing.program import Tensors, call_function, words
+from remat_cli.frontends.torch.types import Generator, Tensor
 from remat_cli.printable import printable
 
 _INDEXES = frozenset((*INDEXING, *INDEXING_ALONG, *INDEXING_EACH, *INDEXING_FLAT))
@@ -58,7 +59,7 @@ class Operations:
     step: Step
     device: str
     seed: int = 0
-    _generator: Any = field(init=False)
+    _generator: Generator = field(init=False)
     _exact: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -110,7 +111,7 @@ class Operations:
             return self._bound(index, self._zero_integers(index))
         return bound
 
-    def _zero_integers(self, index: int) -> dict[int, list[Any]]:
+    def _zero_integers(self, index: int) -> dict[int, list[Tensor]]:
         """Zeros for the values with integers that a node reads."""
         specs = {
             value: [tensor.spec for tensor in self.step.tensors(value)] for value in self.step.graph.nodes[index].inputs
@@ -121,7 +122,7 @@ class Operations:
             if any(spec.dtype.startswith(("int", "uint")) for spec in found)
         }
 
-    def _bound(self, index: int, made: dict[int, list[Any]]) -> Callable[[], Any]:
+    def _bound(self, index: int, made: dict[int, list[Tensor]]) -> Callable[[], Any]:
         node, operation = self.step.graph.nodes[index], self.step.operations[index]
         read = list(tensors_read((*operation.args, *operation.kwargs.values())))
         places = {tensor.number: self.step.places[tensor.number] for tensor in read if isinstance(tensor, Place)}
@@ -138,18 +139,18 @@ class Operations:
         values = {value: self._value(value, made) for value in node.inputs}
         return call_function(self.step, index, self.device, Tensors(given, constants, values))
 
-    def _new(self, spec: TensorSpec) -> Any:
+    def _new(self, spec: TensorSpec) -> Tensor:
         return new_tensor(spec, self.device, self._generator)
 
-    def _share(self, spec: TensorSpec) -> Any:
+    def _share(self, spec: TensorSpec) -> Tensor:
         return new_tensor(spec, self.device, self._generator, below=1)
 
-    def _empty_mask(self, spec: TensorSpec) -> Any:
+    def _empty_mask(self, spec: TensorSpec) -> Tensor:
         mask = self._new(spec)
         mask.untyped_storage().fill_(0)
         return mask
 
-    def _value(self, value: int, made: dict[int, list[Any]]) -> list[Any]:
+    def _value(self, value: int, made: dict[int, list[Tensor]]) -> list[Tensor]:
         """Valid tensors for ``value``. Integers come from the operation that makes them, and so does what they are
         computed from, such as the distances behind a table of relative positions.
         """
@@ -164,7 +165,7 @@ class Operations:
                 made[value] = [self._new(tensor.spec) for tensor in tensors]
         return made[value]
 
-    def _run(self, index: int, made: dict[int, list[Any]]) -> Any:
+    def _run(self, index: int, made: dict[int, list[Tensor]]) -> Any:
         function = self._bound(index, made)
         with self.attempt(index):
             return function()
@@ -206,7 +207,9 @@ def _exact_nodes(step: Step) -> frozenset[int]:
     return frozenset(found)
 
 
-def new_tensor(spec: TensorSpec, device: str, generator: Any, *, below: int | None = None, scale: float = 1.0) -> Any:
+def new_tensor(
+    spec: TensorSpec, device: str, generator: Generator, *, below: int | None = None, scale: float = 1.0
+) -> Any:
     """A random tensor.
 
     Args:
@@ -219,12 +222,12 @@ def new_tensor(spec: TensorSpec, device: str, generator: Any, *, below: int | No
     return _filled(_empty(spec, device), below, generator, scale)
 
 
-def place_tensor(place: Placeholder, device: str, generator: Any) -> Any:
+def place_tensor(place: Placeholder, device: str, generator: Generator) -> Any:
     """A valid tensor for a place: weights of usual magnitude, positive vectors and buffers, inputs around 0."""
     return _filled_place(_empty(place.spec, device), place, generator)
 
 
-def place_tensors(places: Sequence[Placeholder], device: str, seed: int) -> list[Any]:
+def place_tensors(places: Sequence[Placeholder], device: str, seed: int) -> list[Tensor]:
     """A tensor for each of ``places``; the same for the same seed, device and version of torch.
 
     All are allocated before any is filled. Otherwise the temporary memory of filling would lie between them, and a
@@ -246,14 +249,14 @@ def _empty(spec: TensorSpec, device: str) -> Any:
     return torch.empty_strided(spec.shape, spec.stride, dtype=dtype_named(spec.dtype), device=device)
 
 
-def _whole(tensor: Any) -> Any:
+def _whole(tensor: Tensor) -> Tensor:
     """All memory of ``tensor``'s storage as a flat tensor, in which no two elements overlap."""
     import torch
 
     return torch.as_strided(tensor, (tensor.untyped_storage().nbytes() // tensor.dtype.itemsize,), (1,))
 
 
-def _filled(tensor: Any, limit: int | None, generator: Any, scale: float) -> Any:
+def _filled(tensor: Tensor, limit: int | None, generator: Generator, scale: float) -> Any:
     """``tensor``, filled with random numbers in place: a second tensor would disturb measurements of memory."""
     import torch
 
@@ -274,7 +277,7 @@ def _filled(tensor: Any, limit: int | None, generator: Any, scale: float) -> Any
     return tensor
 
 
-def _filled_place(tensor: Any, place: Placeholder, generator: Any) -> Any:
+def _filled_place(tensor: Tensor, place: Placeholder, generator: Generator) -> Any:
     shape = place.spec.shape
     weight = place.kind == "parameter" and len(shape) > 1
     scale = 1 / math.sqrt(max(1, math.prod(shape[1:]))) if weight else 1.0
@@ -285,7 +288,7 @@ def _filled_place(tensor: Any, place: Placeholder, generator: Any) -> Any:
     return tensor
 
 
-def seeded(device: str, seed: int) -> Any:
+def seeded(device: str, seed: int) -> Generator:
     """A generator of random numbers on ``device``."""
     import torch
 

@@ -24,6 +24,7 @@ from remat_cli.frontends.torch.measuring.allocator import footprint, start_libra
 from remat_cli.frontends.torch.measuring.memory import live_storages
 from remat_cli.frontends.torch.measuring.operations import new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.reading import read_step
+from remat_cli.frontends.torch.types import Tensor
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Plan, Statement
 from remat_cli.plan.replay import Replay
@@ -174,7 +175,7 @@ def result_names(step: Step) -> list[str]:
     return names
 
 
-def kept_tensor(name: str, tensor: Any) -> Kept:
+def kept_tensor(name: str, tensor: Tensor) -> Kept:
     """A result in host memory."""
     import torch
 
