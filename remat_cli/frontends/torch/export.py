@@ -56,7 +56,9 @@ def export_torch(
 
     Raises:
         NotOneGraph: If PyTorch captures the step in parts only.
-        UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+        UsageError: If there is no such function, device, cost model or compiler.
+        FrameworkUnavailable: If PyTorch is missing, or was not built for the device.
+        CaptureFailed: If the step cannot be captured, or trains nothing.
     """
     return export_model(*_named(text, device), device=device, cost=cost, compiler=compiler, tell=tell)
 
@@ -67,7 +69,9 @@ def export_torch_parts(
     """As :func:`export_torch`, but a graph for each part if PyTorch captures the step in parts.
 
     Raises:
-        UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+        UsageError: If there is no such function, device, cost model or compiler.
+        FrameworkUnavailable: If PyTorch is missing, or was not built for the device.
+        CaptureFailed: If the step cannot be captured, or trains nothing.
     """
     return export_parts(*_named(text, device), device=device, cost=cost, compiler=compiler, tell=tell)
 
@@ -101,7 +105,9 @@ def export_model(
 
     Raises:
         NotOneGraph: If PyTorch captures the step in parts only.
-        UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+        UsageError: If there is no such function, device, cost model or compiler.
+        FrameworkUnavailable: If PyTorch is missing, or was not built for the device.
+        CaptureFailed: If the step cannot be captured, or trains nothing.
     """
     [graph] = _exported(build, name, source, device, cost, compiler, tell, parts=False)
     return graph
@@ -124,7 +130,9 @@ def export_parts(
     and what it ``takes`` from others.
 
     Raises:
-        UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+        UsageError: If there is no such function, device, cost model or compiler.
+        FrameworkUnavailable: If PyTorch is missing, or was not built for the device.
+        CaptureFailed: If the step cannot be captured, or trains nothing.
     """
     return _exported(build, name, source, device, cost, compiler, tell, parts=True)
 

@@ -87,7 +87,7 @@ AS_DRAWN = Start()
 
 @cache
 def starts() -> tuple[Start, ...]:
-    """The ways to try: as drawn, with high draws from two starts, and with low ones."""
+    """The starts to try: as drawn, with high draws from two starts, and with low ones."""
     high, low = _seeds(high=True), _seeds(high=False)
     return AS_DRAWN, high[0], high[1], low[0]
 
@@ -118,7 +118,7 @@ def _seeds(*, high: bool) -> list[Start]:
 
 @dataclass(slots=True)
 class Ways:
-    """The ways that a module takes by what it draws.
+    """The paths that a module takes by what it draws.
 
     Attributes:
         drew: Whether it has drawn what may decide on its way: between its compiled graphs, in a graph that computes no

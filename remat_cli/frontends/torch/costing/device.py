@@ -153,9 +153,9 @@ class _Case:
     """Something to be timed.
 
     Attributes:
-        kind: What it says a rate of: ``launch``, ``view``, or one of :data:`remat_cli.frontends.rates.KINDS`.
+        kind: The rate that it measures: ``launch``, ``view``, or one of :data:`remat_cli.frontends.rates.KINDS`.
         amount: Its work, in the unit of the kind.
-        call: Does it.
+        call: Does that work once.
         first_s: The shortest time so far of the first call in a turn, with tensors that other operations have driven
             out of the caches.
         second_s: The same of the second call, with tensors that were just read.

@@ -106,7 +106,7 @@ class _Rehearsal:
         self._device = device
         self._force = force
         self._values: dict[int, list[Tensor]] = {}
-        self._calls = Calls()
+        self._calls = ForwardCalls()
 
     def run(self) -> None:
         import torch
@@ -194,7 +194,7 @@ def _checks() -> DispatchMode:
     """
 
     class Checks(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker
-        def __init__(self, calls: Calls) -> None:
+        def __init__(self, calls: ForwardCalls) -> None:
             super().__init__()
             self.calls = calls
 
@@ -223,9 +223,9 @@ class Pair:
 
     Attributes:
         forward: The operator of the forward pass.
-        results: For arguments that are results of that, their positions there.
-        renamed: For arguments that have another name there, that name.
-        rows: For an argument that is the first size of an argument there, the name of that.
+        results: Maps an argument to the position of the forward result that it is.
+        renamed: Maps an argument to its name in the forward call, where that is another one.
+        rows: Maps a size argument to the forward tensor whose dimension 0 it is.
     """
 
     forward: str
@@ -269,8 +269,8 @@ _FORWARD = frozenset(pair.forward for pair in PAIRS.values())
 
 
 @dataclass(slots=True)
-class Calls:
-    """The calls of a step so far.
+class ForwardCalls:
+    """The forward calls of a step so far, for the backward operators that must fit them.
 
     Attributes:
         forward: Arguments by name and results of the calls that have partners, by operator.

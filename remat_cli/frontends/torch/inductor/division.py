@@ -57,13 +57,17 @@ def divided(
         if isinstance(statement, Compute)
     ]
     steps = _read_later(lowering, steps)
+    # The tangents belong to no FX node of their own: that step is where autograd hands over to the backward pass.
     cut = [step.index for step in steps].index(lowering.made.index(None))
     left, right = steps[:cut], steps[cut + 1 :]
     saved = parts.saved(right)
     early, late = parts.forward(left, saved), parts.backward(right, saved, tangents)
     forward, backward = torch.fx.GraphModule(joint, early.graph), torch.fx.GraphModule(joint, late.graph)
+    # AOTAutograd passes every tangent to the backward graph, also those that were pruned from the joint graph. An input
+    # that nothing reads would stay to the end, so it is taken out again around the compiled function.
     known = {node.name for node in parts.tangents}
     backward.meta[UNUSED] = tuple(len(saved) + k for k, node in enumerate(tangents) if node.name not in known)
+    # Inductor's own peak is simulated without inputs, parameters and buffers, so the limit is without them as well.
     peak = replayed.peak_bytes - plan.graph.fixed_memory
     given = {node.name: parts.bytes_of(node) for node in [*saved, *parts.tangents] if not parts.is_input(node)}
     forward.meta[LIMIT] = Limit(peak, {}, early.workspaces)
@@ -167,6 +171,7 @@ class _Parts:
         for step in left:
             half.compute(step)
         outputs = [None if node is None else half.read(node, {}) for node in self.results]
+        # Running statistics are written at the end of this graph, before the backward graph reads its saved inputs.
         written = {write.args[0].name for write in self.writes}
         for node in saved:
             kept = half.read(node, {})
@@ -206,8 +211,11 @@ class _Parts:
 class _Half:
     """One of the two graphs.
 
-    ``env`` holds the stored tensors that are there, ``workspaces`` what the calls of libraries take meanwhile, by name,
-    and ``free`` the bytes that are free while a group is computed, by its last node.
+    Attributes:
+        env: The nodes of the stored tensors that are in memory, by the names of the tensors.
+        workspaces: Bytes that each call of a library takes while it runs, by the name of its node.
+        free: Bytes below the peak of the plan while a group is computed, by the group's last node.
+        inlined: The copies of inlined operations.
     """
 
     def __init__(self, parts: _Parts) -> None:
@@ -229,12 +237,13 @@ class _Half:
     def compute(self, step: _Step) -> None:
         """Compute a group."""
         node = self.parts.root(step.index)
+        # What is inlined is copied for each group: {} means that nothing inlined is shared with an earlier group.
         made = self._copied(node, {})
         self.workspaces[made.name] = self.parts.workspaces[step.index]
         if LAYOUT in node.meta:
             made.update_kwarg("memory_format", node.meta[LAYOUT])
             made = laid_out(self.graph, made, node.meta[LAYOUT])
-        elif node in self.parts.marks:
+        elif node in self.parts.marks:  # reductions and calls of libraries are stored in any case
             made = stored(self.graph, made)
         self.free[made] = step.free
         wanted = set(self.parts.names(step.index))
@@ -265,7 +274,7 @@ class _Half:
 
     def end(self, outputs: Sequence[FxNode], told: Sequence[Any]) -> _Half:
         """End the graph, which returns ``outputs``, described as ``told``."""
-        joined = self._joined_images()
+        joined = self._joined_images()  # before marks come between concatenations and what reads them
         for copy in self.inlined:
             readers = list(copy.users)
             if _is_read_again(copy):
@@ -278,7 +287,7 @@ class _Half:
             lay_out_joined(node)
         node = self.graph.output(tuple(outputs))
         node.meta["desc"] = list(told)
-        node.meta["output_stack_traces"] = [None] * len(outputs)
+        node.meta["output_stack_traces"] = [None] * len(outputs)  # Inductor expects one for each output
         self.graph.lint()
         return self
 
@@ -296,15 +305,16 @@ class _Half:
         found = []
         for joined in self.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
             more = self.parts.bytes_of(joined)
+            # The first part to be computed brings the whole concatenation into memory.
             for part in sorted(dict.fromkeys(joined.args[0]), key=made.__getitem__):
-                if part.op == "placeholder":
+                if part.op == "placeholder":  # it has memory already, and is copied in
                     continue
                 size = self.parts.bytes_of(part)
                 meanwhile = [k for k in free if made[part] <= k < made[joined]]
                 if _last_read(part, place) > _last_read(joined, place) or any(free[k] < more - size for k in meanwhile):
                     found.append((joined, part))
                     continue
-                free |= {k: free[k] - (more - size) for k in meanwhile}
+                free |= {k: free[k] - (more - size) for k in meanwhile}  # later parts find less room
                 more = 0  # the rest of it is there for parts that come later
         for joined, part in found:
             joined.replace_input_with(part, apart(self.graph, part))
@@ -339,7 +349,7 @@ class _Half:
             for joined in self.graph.find_nodes(op="call_function", target=aten.cat.default)
             if is_image(joined) and not convolutions.isdisjoint(reader.target for reader in joined.users)
         ]
-        for joined in found:
+        for joined in found:  # Inductor takes strides from here
             joined.meta["val"] = joined.meta["val"].contiguous(memory_format=torch.channels_last)
         return found
 

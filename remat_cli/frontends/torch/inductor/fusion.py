@@ -137,6 +137,7 @@ class _Choice:
         """Fill ``found.inlined``."""
         self.stored.update(maker for maker in self.makers if not _inlinable(maker))
         groups = self._groups()
+        # In the order of the graph, so that what an operation reads has been decided on.
         sources: dict[FxNode, dict[int, int]] = {}
         lengths: dict[FxNode, int] = {}
         drawn: dict[FxNode, bool] = {}
@@ -146,7 +147,7 @@ class _Choice:
             inlined = {m for m in read.values() if m in sources}
             sources[maker] = {k: size for m in inlined for k, size in sources[m].items()}
             sources[maker] |= {k: s for a, m in read.items() if m not in inlined for k, s in _memory(a, m)}
-            lengths[maker] = 1 + sum(lengths[m] for m in inlined)
+            lengths[maker] = 1 + sum(lengths[m] for m in inlined)  # shared parts count each time, as in the expression
             drawn[maker] = _name(maker) in _DRAWS or any(drawn[m] for m in inlined)
             if maker not in self.stored and (len(sources[maker]) > _MOST_READS or lengths[maker] > _MOST_OPERATIONS):
                 self.stored.add(maker)
@@ -157,7 +158,7 @@ class _Choice:
             ):
                 reused.add(maker)
                 self.stored.add(maker)
-            if maker in self.stored:
+            if maker in self.stored:  # its readers read its result, and not what it was computed from
                 del sources[maker]
         groups = self._groups()
         # What was stored for several groups may belong to one alone, now that others are stored too.

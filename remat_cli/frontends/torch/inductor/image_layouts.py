@@ -75,6 +75,7 @@ def _inputs_laid_out(joint: FxGraph, mode: FakeMode) -> list[FxNode]:
                 first.setdefault(read, node)
     # Operation by operation, the step runs in the layouts that it was captured with: nothing is said of that here.
     copies = {read: _copied(joint, read, node, mode, torch.channels_last, {}) for read, node in first.items()}
+    # Gradients read the same copies: a plan decides whether to keep one or to make it again.
     for target, positions in ((aten.convolution.default, (0, 1)), (aten.convolution_backward.default, (1, 2))):
         for node in joint.find_nodes(op="call_function", target=target):
             for k in positions:
@@ -110,6 +111,7 @@ def _results_laid_out(joint: FxGraph, mode: FakeMode) -> list[FxNode]:
         if not is_image(weight) or _has_channels_last(weight) or reads_contiguous_copies(node):
             continue
         for made in node.users:
+            # Item 1 is the gradient of the weight.
             if made.target is operator.getitem and made.args[1] == 1 and set(made.users) == {output}:
                 copies[made] = _copied(joint, made, made.next, mode, torch.contiguous_format, contiguous)
     output.args = ([copies.get(made, made) for made in output.args[0]],)

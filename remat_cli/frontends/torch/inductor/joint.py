@@ -30,7 +30,7 @@ def through_inductor(graph_module: GraphModule, inputs: Sequence[Tensor], model:
     class Capture(partitioner_base()):  # type: ignore[misc]  # torch is Any to the type checker
         def __call__(self, joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
             take(captured_joint(joint, num_fwd_outputs, inputs, model))
-            options.pop("compiler")
+            options.pop("compiler")  # an option of min-cut, which the default split does not take
             return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
 
         def uuid(self) -> Any:
@@ -71,7 +71,7 @@ def captured_joint(joint: GraphModule, forward_outputs: int, tensors: Sequence[T
     graph = torch.fx.Graph()
     made: dict[FxNode, FxNode] = {}
     writes = [node for node in joint.graph.nodes if _writes(node)]
-    mode = new_fake_mode()
+    mode = new_fake_mode()  # without a cache, unlike Inductor's own: see exact_sizes
     with torch.no_grad(), exact_sizes(), mode:
         for node in joint.graph.nodes:
             if node.op == "output":

@@ -91,7 +91,7 @@ def _schedule(scheduler: Scheduler) -> _Schedule | None:
     limit = compiled_meta().get(LIMIT)
     if limit is None:
         return None
-    if getattr(scheduler, LIMIT, None) is None:
+    if getattr(scheduler, LIMIT, None) is None:  # it is asked first before anything is joined
         setattr(scheduler, LIMIT, _Schedule.of(scheduler, limit))
     found: _Schedule = getattr(scheduler, LIMIT)
     return found
@@ -124,7 +124,7 @@ class _Schedule:
         workspaces: Bytes that each operation takes while it runs.
         given_bytes: Bytes that are there at the start.
         limit_bytes: The peak that is allowed.
-        known: Whether the peak is allowed if operations with the same number are one loop.
+        known: For ways to join operations, by the number of the loop of each: whether the peak is within the limit.
         last: The names of the last loops of C++ functions that end early; None before code is made.
     """
 
@@ -174,19 +174,21 @@ class _Schedule:
             workspaces=[limit.workspaces.get(called_by(node), 0) for node in nodes],
             given_bytes=sum(limit.given.values()),
         )
+        # Where Inductor's own order takes more than the plan even without a join, joins must not make it worse.
         alone = found._peak(list(range(len(nodes))))
         found.limit_bytes = max(limit.peak_bytes, alone)
         return found
 
     def allows(self, node1: SchedulerNode, node2: SchedulerNode) -> bool:
         """Whether the peak stays within the limit if two operations, or loops, are joined."""
-        loop_of = self.scheduler.name_to_fused_node
+        loop_of = self.scheduler.name_to_fused_node  # Inductor keeps it up to date while it joins loops
         first: dict[int, int] = {}
         groups = [first.setdefault(id(loop_of[name]), k) for k, name in enumerate(self.names)]
         joined = {first.get(id(node)) for node in (node1, node2)} - {None}
         if len(joined) < 2:
             return True
         low = min(k for k in joined if k is not None)
+        # Inductor asks about the same pair again after each round; what is joined since is part of the key.
         key = tuple(low if group in joined else group for group in groups)
         if key not in self.known:
             self.known[key] = self._peak(key) <= self.limit_bytes
@@ -212,9 +214,10 @@ class _Schedule:
         found: set[str] = set()
         live, waiting, before = self.given_bytes, 0, ""  # bytes that the function frees at its end, and its last loop
         for operation, (taken, freed) in zip(operations, self._memory(order), strict=True):
-            if not is_loop(operation):
+            if not is_loop(operation):  # a call of a library: the function before it has ended
                 live, waiting, before = live - waiting + taken - freed, 0, ""
                 continue
+            # The function allocates what its loops make before it runs, and frees what they read after it has run.
             if before and live + taken > self.limit_bytes:
                 found.add(before)
                 live, waiting = live - waiting, 0

@@ -121,7 +121,7 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
         self, gm: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any
     ) -> tuple[GraphModule, GraphModule]:
         """The forward and the backward graph module of ``gm``; Inductor's own if there is no plan."""
-        with real_tensors():
+        with real_tensors():  # Inductor calls this under its own fake mode, and here is another
             try:
                 made = self._divided(gm, num_fwd_outputs)
             except CaptureFailed as error:
@@ -136,6 +136,7 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
         tensors = _inputs(joint) if self._tensors is None else self._tensors
         captured = captured_joint(joint, forward_outputs, tensors, _no_model())
         use = self._use_of(captured)
+        # Results that take no gradient have no tangent: without these, the plan spends nothing on them.
         pruned = with_tangents(captured, use.takes)
         lowered = lowering(pruned, lambda _: 1.0, "compiled", use.holds)
         plan = self._find(pruned, lowered.graph, use)
