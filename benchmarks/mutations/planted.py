@@ -406,7 +406,7 @@ TORCH = (
     _one(
         "torch: attention with dropout",
         "attention that drops numbers is not known to be random",
-        "return bool(given != 0.0)",
+        "return bool(dropout != 0.0)",
         "return False",
         "frontends/test_torch_attention.py",
         "frontends/test_torch_export.py",

@@ -154,9 +154,9 @@ def _exported(
     costs = cost_model(cost, device, tell)
 
     def lowered(captured: Captured, name: str) -> Graph:
-        made = lowering(captured, costs.cost, name)
-        graph = described(made.graph, captured, costs, source=source, device=device)
-        lines = {node.id: line for node, fx in zip(graph.nodes, made.made, strict=True) if (line := line_in(fx))}
+        result = lowering(captured, costs.cost, name)
+        graph = described(result.graph, captured, costs, source=source, device=device)
+        lines = {node.id: line for node, fx in zip(graph.nodes, result.made, strict=True) if (line := line_in(fx))}
         return replace(graph, metadata=graph.metadata | ({LINES: lines} if lines else {}))
 
     mode = fake_mode()
@@ -241,7 +241,7 @@ def graphs_of(
         raise next(iter(refused.values()))
     graphs = []
     for number, (part, captured) in enumerate(trained):
-        told = {
+        facts = {
             "number": number,
             "parts": len(trained),
             "runs": part.runs,
@@ -249,26 +249,26 @@ def graphs_of(
             "takes": _taken(captured, [earlier for earlier, _ in trained[:number]]),
         }
         graph = lowered(captured, f"{name}.{number}" if len(trained) > 1 else name)
-        graphs.append(replace(graph, metadata=graph.metadata | {"part": told}))
+        graphs.append(replace(graph, metadata=graph.metadata | {"part": facts}))
     notes = _notes(parts, whole if len(trained) == 1 else None)
     notes += [f"a part of the step has no graph, and runs without a plan: {e.message}" for e in refused.values()]
     for number, graph in enumerate(graphs):
-        kept = [note for note in graph.metadata["notes"] if not note.startswith(_UNUSED)]
-        told = {"notes": kept + (notes if not number else [])}
-        graphs[number] = replace(graph, metadata=graph.metadata | told)
+        own_notes = [note for note in graph.metadata["notes"] if not note.startswith(_UNUSED)]
+        facts = {"notes": own_notes + (notes if not number else [])}
+        graphs[number] = replace(graph, metadata=graph.metadata | facts)
     return graphs
 
 
 def _refused(parts: Sequence[Part]) -> dict[int, CaptureFailed]:
     """The parts with a backward pass that remat cannot plan, by identity, and why."""
-    found = {}
+    errors = {}
     for part in parts:
         try:
             if part.captured is not None:
                 joint_inputs(part.captured)
         except CaptureFailed as error:
-            found[id(part)] = error
-    return found
+            errors[id(part)] = error
+    return errors
 
 
 def _taken(captured: Captured, earlier: Sequence[Part]) -> list[dict[str, Any]]:
@@ -277,14 +277,14 @@ def _taken(captured: Captured, earlier: Sequence[Part]) -> list[dict[str, Any]]:
     ``from`` is the number of the part that made one; None if code between the parts made it.
     """
     model = captured.model
-    given = [*model.module.parameters(), *model.module.buffers(), *leaves_of(model.inputs), *leaves_of(model.keywords)]
-    known = set(map(id, given))
-    taken = []
+    own = [*model.module.parameters(), *model.module.buffers(), *leaves_of(model.inputs), *leaves_of(model.keywords)]
+    own_ids = set(map(id, own))
+    crossing = []
     for k, tensor in enumerate(captured.tensors):
-        if _is_tensor(tensor) and id(tensor) not in known:
+        if _is_tensor(tensor) and id(tensor) not in own_ids:
             maker = next((number for number, part in enumerate(earlier) if _made(part, tensor)), None)
-            taken.append({"name": f"captured{k}", "bytes": storage_bytes(tensor), "from": maker})
-    return taken
+            crossing.append({"name": f"captured{k}", "bytes": storage_bytes(tensor), "from": maker})
+    return crossing
 
 
 def _made(part: Part, tensor: Any) -> bool:
@@ -318,8 +318,8 @@ def _parameters(part: Part) -> set[int]:
     """The memory of the parameters that the graph of a part reads."""
     if part.captured is None:
         return set()
-    known = set(map(storage, part.captured.model.module.parameters()))
-    return {storage(tensor) for tensor in filter(_is_tensor, part.tensors) if storage(tensor) in known}
+    own = set(map(storage, part.captured.model.module.parameters()))
+    return {storage(tensor) for tensor in filter(_is_tensor, part.tensors) if storage(tensor) in own}
 
 
 def _is_tensor(item: Any) -> bool:

@@ -61,8 +61,8 @@ def is_random(node: FxNode) -> bool:
         return False
     for k, argument in enumerate(schema(node.target).arguments):
         if argument.name == "dropout_p":
-            given = node.kwargs.get(argument.name, node.args[k] if k < len(node.args) else argument.default_value)
-            return bool(given != 0.0)
+            dropout = node.kwargs.get(argument.name, node.args[k] if k < len(node.args) else argument.default_value)
+            return bool(dropout != 0.0)
     return True
 
 

@@ -121,10 +121,10 @@ class Part:
         import torch
 
         def run(*inputs: Any) -> Any:
-            made = compiled(*inputs)
+            results = compiled(*inputs)
             self.runs += 1
-            self.results += [weakref.ref(item) for item in made if isinstance(item, torch.Tensor)]
-            return made
+            self.results += [weakref.ref(item) for item in results if isinstance(item, torch.Tensor)]
+            return results
 
         return run
 
@@ -211,8 +211,8 @@ class Calls:
 
     def held_bytes(self) -> int:
         """Bytes that wait for the backward pass when the forward pass has ended."""
-        kept = (tensor for node in self.nodes() for tensor in kept_by(node))
-        return sum({storage(tensor): storage_bytes(tensor) for tensor in kept}.values())
+        saved = (tensor for node in self.nodes() for tensor in kept_by(node))
+        return sum({storage(tensor): storage_bytes(tensor) for tensor in saved}.values())
 
     def nodes(self) -> Iterator[AutogradNode]:
         """All nodes of autograd behind what the module and its graphs returned, but those of parameters."""
@@ -244,8 +244,8 @@ class Calls:
                 return None
             return number - sum(other < number for other in left_out)
 
-        made = [(renumbered(number), results) for number, results in self.made]
-        return Calls(made, self.given, self.output, self.ways, self.tried)
+        calls = [(renumbered(number), results) for number, results in self.made]
+        return Calls(calls, self.given, self.output, self.ways, self.tried)
 
 
 Take = Callable[[Captured], None]
@@ -299,10 +299,10 @@ def capture(model: Model, mode: FakeMode, way: Way = through_aot) -> Captured:
             f"the first call of the model does something that later calls do not ({refusal_of(problem).line()}); this "
             "is the graph of the later calls: call the model once before you compile it",
         )
-    found = [part.captured for part in parts if part.captured is not None]
-    if not found:
+    graphs = [part.captured for part in parts if part.captured is not None]
+    if not graphs:
         raise nothing_to_train()
-    return replace(found[0], notes=notes)
+    return replace(graphs[0], notes=notes)
 
 
 def capture_parts(
@@ -322,10 +322,10 @@ def capture_parts(
         compile in a pass that comes to its end runs as it is, in training too, and is no reason.
     """
     parts, problem = _captured(model, model.module, mode, way, whole=False, calls=calls)
-    found = [part.captured for part in parts if part.captured is not None]
+    graphs = [part.captured for part in parts if part.captured is not None]
     if calls is not None and calls.ways.sizes:  # other ways have other parts
-        found = [found[number] for number in calls.only_called(len(found))]
-    return found, "" if problem is None else refusal_of(problem).line()
+        graphs = [graphs[number] for number in calls.only_called(len(graphs))]
+    return graphs, "" if problem is None else refusal_of(problem).line()
 
 
 def divided(model: Model, mode: FakeMode, way: Way = through_aot) -> tuple[list[Part], Exception | None]:
@@ -457,8 +457,8 @@ def _results(output: Any) -> Any:
     """The loss in ``output`` if it holds one by name; else ``output``."""
     if isinstance(output, Mapping) and "loss" in output:
         return output["loss"]
-    found = getattr(output, "loss", None)
-    return output if found is None else found
+    loss = getattr(output, "loss", None)
+    return output if loss is None else loss
 
 
 @contextlib.contextmanager

@@ -91,8 +91,8 @@ def construct(function: Callable[[], Any], mode: FakeMode, device: str, tell: Te
             first, reason, place = None, economical.reason, ""
         if not economical.mixed:
             break
-    taken = economical.fake_bytes
-    return construct_for_real(function, device, tell, reason + (f" at {place}" if place else ""), taken, first)
+    fake_bytes = economical.fake_bytes
+    return construct_for_real(function, device, tell, reason + (f" at {place}" if place else ""), fake_bytes, first)
 
 
 def _economical(mode: FakeMode, most_bytes: int) -> DispatchMode:
@@ -112,13 +112,13 @@ def _economical(mode: FakeMode, most_bytes: int) -> DispatchMode:
 
         def __torch_dispatch__(self, function: Operator, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
-            given = _tensors((args, kwargs))
-            if any(map(is_fake, given)):
-                return self.fake(function, args, kwargs, given)
-            if not given or not _shares_memory(function):
+            inputs = _tensors((args, kwargs))
+            if any(map(is_fake, inputs)):
+                return self.fake(function, args, kwargs, inputs)
+            if not inputs or not _shares_memory(function):
                 needed = self.size(function, args, kwargs)
                 if needed > most_bytes:
-                    return self.fake(function, args, kwargs, given)
+                    return self.fake(function, args, kwargs, inputs)
             with real_tensors():
                 return function(*args, **kwargs)
 
@@ -129,25 +129,25 @@ def _economical(mode: FakeMode, most_bytes: int) -> DispatchMode:
                     # Copies on the same memory: a fake mode keeps weak references, and then nothing can be exchanged.
                     args, kwargs = _detached(args), _detached(kwargs)
                     with self.sizes:
-                        made = function(*args, **kwargs)
+                        result = function(*args, **kwargs)
             except Exception:  # operators without a rule for fake tensors
                 return 0
-            return max(map(storage_bytes, _tensors(made)), default=0)
+            return max(map(storage_bytes, _tensors(result)), default=0)
 
-        def fake(self, function: Operator, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
+        def fake(self, function: Operator, args: Any, kwargs: Any, inputs: list[Tensor]) -> Any:
             """The result without data."""
             if any(not is_fake(t) for t in _written(function, args, kwargs)):
                 self.reason, self.mixed = "it writes what was computed from large tensors into a small one", True
             try:
-                made = function(*args, **kwargs)
+                result = function(*args, **kwargs)
             except Exception as error:
                 if needs_numbers(error):  # the user's code may catch it, and go another way
                     self.reason = "it reads a number that is computed from a large tensor"
                 raise
-            known = set(map(storage, given))
-            new = {storage(t): storage_bytes(t) for t in _tensors(made)}
-            self.fake_bytes += sum(size for key, size in new.items() if key not in known)
-            return made
+            old = set(map(storage, inputs))
+            new = {storage(t): storage_bytes(t) for t in _tensors(result)}
+            self.fake_bytes += sum(size for key, size in new.items() if key not in old)
+            return result
 
     return Economical()
 
@@ -228,11 +228,11 @@ def _counted(name: str, reason: str, free: int | None, tell: Tell | None) -> Dis
             self.told = tell is None
 
         def __torch_dispatch__(self, function: Operator, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            made = function(*args, **(kwargs or {}))
-            for tensor in _tensors(made):
+            result = function(*args, **(kwargs or {}))
+            for tensor in _tensors(result):
                 if not _is_meta(tensor):
                     self.add(weak_storage(tensor), storage_bytes(tensor))
-            return made
+            return result
 
         def add(self, key: Any, size: int) -> None:
             if key in self.sizes:
@@ -261,8 +261,8 @@ def made_fake(tensors: Iterable[Tensor], mode: FakeMode) -> None:
     """
     import torch
 
-    found = {id(tensor): tensor for tensor in tensors if not is_fake(tensor) and tensor.is_leaf}
-    for tensor in found.values():
+    leaves = {id(tensor): tensor for tensor in tensors if not is_fake(tensor) and tensor.is_leaf}
+    for tensor in leaves.values():
         if _is_meta(tensor) or type(tensor) not in {torch.Tensor, torch.nn.Parameter}:
             continue
         # A second tensor on the same memory: the mode keeps weak references to what it copies, and remembers memory,
@@ -288,11 +288,11 @@ def _shares_memory(function: Operator) -> bool:
 
 def _written(function: Operator, args: Any, kwargs: Any) -> list[Tensor]:
     """The tensors into which a call of an operator writes."""
-    found: list[Tensor] = []
+    written: list[Tensor] = []
     for k, argument in enumerate(schema(function).arguments if is_operator(function) else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            found += _tensors(args[k] if k < len(args) else kwargs.get(argument.name))
-    return found
+            written += _tensors(args[k] if k < len(args) else kwargs.get(argument.name))
+    return written
 
 
 def _detached(tree: Any) -> Any:

@@ -70,14 +70,16 @@ def joint_program(captured: Captured, inputs: Sequence[JointInput]) -> JointProg
     """
     nodes = list(captured.joint.graph.nodes)
     placeholders = [node for node in nodes if node.op == "placeholder"]
-    kinds = [(node, given.placeholder.kind) for node, given in zip(placeholders, inputs, strict=True)]
+    kinds = [(node, one.placeholder.kind) for node, one in zip(placeholders, inputs, strict=True)]
     tangents = [node for node, kind in kinds if kind == "tangent"]
     results = [result for result in nodes[-1].args[0] if result is not None]
     forward_results = [r for r in nodes[-1].args[0][: captured.forward_outputs] if r is not None]
     forward, backward = _order(nodes, tangents, forward_results, results)
-    given = [Input(node.name, kind, tensor_type(node.meta["val"])) for node, kind in kinds if kind != "tangent"]
+    program_inputs = [
+        Input(node.name, kind, tensor_type(node.meta["val"])) for node, kind in kinds if kind != "tangent"
+    ]
     groups = None if captured.inductor is None else captured.inductor.groups(captured.joint)
-    work = _Calls({one.type.storage for one in given}, frozenset() if groups is None else groups.inlined)
+    work = _Calls({one.type.storage for one in program_inputs}, frozenset() if groups is None else groups.inlined)
     work.specs.update((node.name, spec_of(node.meta["val"])) for node in placeholders)
     calls = work.of(forward, Phase.FORWARD)
     # The last forward result counts as the loss. Its memory identifies it, since a view may come last.
@@ -88,7 +90,7 @@ def joint_program(captured: Captured, inputs: Sequence[JointInput]) -> JointProg
     calls += [middle, *work.of(backward, Phase.BACKWARD)]
     constants = [Input(node.name, "constant", tensor_type(node.meta["val"])) for node in work.constants]
     outputs = tuple((tensor_name(node), "output") for node in results)
-    program = Program((*given, *constants), tuple(calls), outputs)
+    program = Program((*program_inputs, *constants), tuple(calls), outputs)
     return JointProgram(program, work.nodes, work.specs, work.constants, work.notes, groups)
 
 
@@ -104,16 +106,16 @@ def _order(
     for node in nodes:
         if node.op not in {"placeholder", "call_function", "get_attr", "output"} and node in needed:
             raise CaptureFailed(f"the model calls {node.target} in a way that remat does not know")
-    kept = [node for node in nodes if node in needed and node.op in {"call_function", "get_attr"}]
-    forward, backward = split(kept, _reads, _itself, after, forward_results)
+    ordered = [node for node in nodes if node in needed and node.op in {"call_function", "get_attr"}]
+    forward, backward = split(ordered, _reads, _itself, after, forward_results)
     if not after.isdisjoint(forward):
         raise CaptureFailed("a result of the forward pass depends on a gradient")
     return forward, backward
 
 
 def _reads(node: FxNode) -> Iterable[FxNode]:
-    found: Iterable[FxNode] = node.all_input_nodes
-    return found
+    nodes: Iterable[FxNode] = node.all_input_nodes
+    return nodes
 
 
 def _itself(node: FxNode) -> tuple[FxNode]:
@@ -198,10 +200,10 @@ def _unknown(node: FxNode) -> CaptureFailed:
 def _require_tensor(node: FxNode) -> None:
     """Check that an item of a result is a tensor or a number."""
     parent, item = node.args
-    found = node.meta.get("val")
+    value = node.meta.get("val")
     tensors = dict(tensors_in(parent.meta.get("val")))
-    if item not in tensors and not isinstance(found, bool | int | float | None):
-        raise CaptureFailed(f"{parent.target} returns something that is not a tensor: {found!r}")
+    if item not in tensors and not isinstance(value, bool | int | float | None):
+        raise CaptureFailed(f"{parent.target} returns something that is not a tensor: {value!r}")
 
 
 def _refs(arguments: Any) -> Any:
@@ -209,8 +211,8 @@ def _refs(arguments: Any) -> Any:
     import torch
 
     def ref(node: FxNode) -> Any:
-        found = node.meta.get("val")
-        return Ref(tensor_name(node)) if isinstance(found, torch.Tensor) else None
+        value = node.meta.get("val")
+        return Ref(tensor_name(node)) if isinstance(value, torch.Tensor) else None
 
     return torch.fx.map_arg(arguments, ref)
 

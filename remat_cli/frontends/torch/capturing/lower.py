@@ -107,25 +107,25 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
         return cost(node if joint.groups is None else joint.groups.group(node))
 
     lowered = lower_program(joint.program, name, cost_of)
-    payloads, kept = _Payloads.of(captured, joint, lowered), set[int]()
+    payloads, outputs = _Payloads.of(captured, joint, lowered), set[int]()
 
     def read(number: int, part: int) -> Argument:
-        kept.add(number)
+        outputs.add(number)
         return Value(number, part)
 
-    found = _results(captured, inputs)
-    dropped = {k for k, (kind, of, _) in enumerate(found) if _is_dropped(captured, kind, of, holds)}
+    outcomes = _results(captured, inputs)
+    dropped = {k for k, (kind, of, _) in enumerate(outcomes) if _is_dropped(captured, kind, of, holds)}
     results = []
-    for k, (kind, of, node) in enumerate(found):
+    for k, (kind, of, node) in enumerate(outcomes):
         kind, reader = ("dropped", Value) if k in dropped else (kind, read)
         results.append(Result(kind, of, payloads.expression(node, reader)))
     nodes = list(map(payloads.node, lowered.computations))
     if holds is not None:
-        _hold(nodes, results, payloads, kept)
+        _hold(nodes, results, payloads, outputs)
     graph = Graph(
         name=name,
         nodes=tuple(nodes),
-        outputs=tuple(sorted(kept)),
+        outputs=tuple(sorted(outputs)),
         fixed_memory=_fixed_bytes(captured) + sum(len(constant.data) for constant in constants),
     )
     metadata = {
@@ -146,13 +146,13 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
 
 def _tags(graph: Graph, lowered: Lowered, joint: JointProgram) -> dict[str, str]:
     """For each value of the forward pass the call that makes it, see :func:`call_tag`."""
-    found: dict[str, str] = {}
+    tags: dict[str, str] = {}
     for number, made in enumerate(lowered.computations):
         node = joint.nodes.get(made.call.name)
         tag = call_tag(node) if node is not None and made.call.phase in {Phase.FORWARD, Phase.LOSS} else None
         if tag is not None:
-            found |= {graph.value_name(value): tag for value in graph.values_of(number)}
-    return found
+            tags |= {graph.value_name(value): tag for value in graph.values_of(number)}
+    return tags
 
 
 def _constant(captured: Captured, node: FxNode) -> Data:
@@ -201,9 +201,9 @@ class _Payloads:
         made = {name: (number, part) for number, tensors in enumerate(values) for part, name in enumerate(tensors)}
         return cls(joint, lowered, first, fixed, made, frozenset(lowered.views))
 
-    def node(self, made: Computation) -> Node:
+    def node(self, computation: Computation) -> Node:
         """The node of a computation."""
-        call = made.call
+        call = computation.call
         reads: dict[int, int] = {}
 
         def read(number: int, part: int) -> Argument:
@@ -212,20 +212,20 @@ class _Payloads:
         args: tuple[Argument, ...] = ()
         kwargs: dict[str, Argument] = {}
         if call.op == TANGENTS:  # no operator to run: its inputs only place it after the forward results
-            reads = {self.first[owner] + slot: position for position, (owner, slot) in enumerate(made.reads)}
+            reads = {self.first[owner] + slot: position for position, (owner, slot) in enumerate(computation.reads)}
         else:
             args, kwargs = self.arguments(self.joint.nodes[call.name], read)
         slots = {output[0]: slot for slot, output in enumerate(call.outputs) if output is not None}
-        values = tuple(tuple(self._returned(call, slots[name]) for name in tensors) for tensors in made.values)
-        operation = Operation(call.target, args, kwargs, values, made.random)
+        values = tuple(tuple(self._returned(call, slots[name]) for name in tensors) for tensors in computation.values)
+        operation = Operation(call.target, args, kwargs, values, computation.random)
         made_on = next((output[1].device for output in call.outputs if output is not None), None)
         return Node(
-            id=made.id,
-            cost=float(made.cost),
+            id=computation.id,
+            cost=float(computation.cost),
             inputs=tuple(reads),
-            outputs=made.sizes,
-            recompute=call.op != TANGENTS and not (made.random and self.joint.groups is not None),
-            op=made.op,
+            outputs=computation.sizes,
+            recompute=call.op != TANGENTS and not (computation.random and self.joint.groups is not None),
+            op=computation.op,
             phase=call.phase,
             workspace=copied_bytes(operation, made_on or ""),
             payload=operation.document(),
@@ -286,12 +286,12 @@ def _number(node: FxNode) -> Argument:
 def _results(captured: Captured, inputs: Sequence[JointInput]) -> list[tuple[str, int | str, FxNode]]:
     """Kind, number and FX node of the results of the step: losses, gradients, updates of inputs."""
     output = next(iter(reversed(captured.joint.graph.nodes)))
-    found = []
+    outcomes = []
     for number, node in enumerate(output.args[0]):
         kind, of = result_kind(captured, number, inputs)
         if node is not None:
-            found.append((kind, of, node))
-    return found
+            outcomes.append((kind, of, node))
+    return outcomes
 
 
 def _is_dropped(captured: Captured, kind: str, of: int | str, holds: Collection[int] | None) -> bool:
@@ -304,7 +304,7 @@ def _is_dropped(captured: Captured, kind: str, of: int | str, holds: Collection[
     return holds is not None and kind == "result" and of not in holds
 
 
-def _hold(nodes: list[Node], results: Sequence[Result], payloads: _Payloads, kept: set[int]) -> None:
+def _hold(nodes: list[Node], results: Sequence[Result], payloads: _Payloads, outputs: set[int]) -> None:
     """Count what others hold during the backward pass, and do not compute it a second time beside that.
 
     Results that the caller has are there in any case. Tangents stay to the end where autograd keeps them.
@@ -317,7 +317,7 @@ def _hold(nodes: list[Node], results: Sequence[Result], payloads: _Payloads, kep
                 nodes[at] = replace(nodes[at], recompute=False)
     if not frees_tangents():
         at = next(k for k, made in enumerate(payloads.lowered.computations) if made.call.op == TANGENTS)
-        kept.update(range(owner[at], owner[at + 1]))
+        outputs.update(range(owner[at], owner[at + 1]))
 
 
 def _fixed_bytes(captured: Captured) -> int:

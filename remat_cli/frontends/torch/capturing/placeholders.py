@@ -51,33 +51,38 @@ def joint_inputs(captured: Captured) -> list[JointInput]:
         CaptureFailed: If an input is not a plain dense tensor.
     """
     known_kinds = descriptors()
-    known = _known(captured)
+    names = _known(captured)
     limits = _limits(captured.joint.graph)
     places: list[JointInput] = []
     for node in captured.joint.graph.find_nodes(op="placeholder"):
-        value, found = node.meta["val"], node.meta.get("desc")
+        value, description = node.meta["val"], node.meta.get("desc")
         if not is_fake(value):
             raise CaptureFailed(
                 f"an input of the model is {type(value).__name__} and not a tensor of fixed shape: compile with "
                 "torch.compile(..., dynamic=False)"
             )
-        if isinstance(found, known_kinds.PlainAOTInput):
-            tensor = captured.tensors[found.idx]
-            kind, name = known.get(id(tensor), ("captured", f"captured{found.idx}"))
-            places.append(JointInput(_placeholder(node, kind, name, storage_bytes(tensor), limits[node]), found.idx))
-        elif isinstance(found, known_kinds.TangentAOTInput) and (number := _result_number(found.output)) is not None:
+        if isinstance(description, known_kinds.PlainAOTInput):
+            tensor = captured.tensors[description.idx]
+            kind, name = names.get(id(tensor), ("captured", f"captured{description.idx}"))
+            places.append(
+                JointInput(_placeholder(node, kind, name, storage_bytes(tensor), limits[node]), description.idx)
+            )
+        elif (
+            isinstance(description, known_kinds.TangentAOTInput)
+            and (number := _result_number(description.output)) is not None
+        ):
             tangent = _placeholder(node, "tangent", f"tangent{number}", dense_bytes(value), limits[node])
             places.append(JointInput(tangent, number))
         else:
-            raise _refused(captured, found, known)
+            raise _refused(captured, description, names)
     return places
 
 
-def _refused(captured: Captured, found: Any, known: Mapping[int, tuple[str, str]]) -> CaptureFailed:
+def _refused(captured: Captured, description: Any, names: Mapping[int, tuple[str, str]]) -> CaptureFailed:
     """The error for a placeholder of an unknown kind, with the reason that PyTorch added it."""
     known_kinds = descriptors()
     # Tokens order operations with side effects (prints, checks); their names are arguments of the wrapped calls.
-    if isinstance(found, known_kinds.ForwardTokenAOTInput | known_kinds.BackwardTokenAOTInput):
+    if isinstance(description, known_kinds.ForwardTokenAOTInput | known_kinds.BackwardTokenAOTInput):
         nodes = captured.joint.graph.nodes
         effects = {str(a) for n in nodes for a in n.args if is_operator(a) and not is_operator(n.target)}
         return CaptureFailed(
@@ -85,15 +90,15 @@ def _refused(captured: Captured, found: Any, known: Mapping[int, tuple[str, str]
             hint="a plan cannot repeat that, so leave it out; functions of torch.linalg that check what they compute "
             "have variants that do not, such as torch.linalg.cholesky_ex",
         )
-    written = getattr(getattr(found, "output", None), "mutated_input", None)
+    written = getattr(getattr(description, "output", None), "mutated_input", None)
     if isinstance(written, known_kinds.PlainAOTInput):
-        kind, name = known.get(id(captured.tensors[written.idx]), ("tensor", f"captured{written.idx}"))
+        kind, name = names.get(id(captured.tensors[written.idx]), ("tensor", f"captured{written.idx}"))
         return CaptureFailed(
             f"the step writes into the {kind} {name}, of which it also takes the gradient",
             hint="write into it between steps (Embedding with max_norm writes too), or into a copy",
         )
     return CaptureFailed(
-        f"an input of the model is of a kind that remat does not know: {type(found).__name__}",
+        f"an input of the model is of a kind that remat does not know: {type(description).__name__}",
         hint="tensor subclasses and inputs that share memory and are written to are not supported",
     )
 
@@ -107,15 +112,15 @@ def _known(captured: Captured) -> dict[int, tuple[str, str]]:
     import torch
 
     model = captured.model
-    known: dict[int, tuple[str, str]] = {}
-    given: list[tuple[str, str, Any]] = [("parameter", n, t) for n, t in model.module.named_parameters()]
-    given += [("buffer", n, t) for n, t in model.module.named_buffers()]
-    given += [("input", n, t) for n, t in _leaves(model.inputs)]
-    given += [("input", n, t) for n, t in _leaves(model.keywords)]
-    for kind, name, tensor in given:
+    names: dict[int, tuple[str, str]] = {}
+    tensors: list[tuple[str, str, Any]] = [("parameter", n, t) for n, t in model.module.named_parameters()]
+    tensors += [("buffer", n, t) for n, t in model.module.named_buffers()]
+    tensors += [("input", n, t) for n, t in _leaves(model.inputs)]
+    tensors += [("input", n, t) for n, t in _leaves(model.keywords)]
+    for kind, name, tensor in tensors:
         if isinstance(tensor, torch.Tensor):
-            known.setdefault(id(tensor), (kind, name))
-    return known
+            names.setdefault(id(tensor), (kind, name))
+    return names
 
 
 def _leaves(tree: Any, path: str = "") -> list[tuple[str, Any]]:
@@ -141,12 +146,12 @@ def _limits(graph: FxGraph) -> dict[FxNode, int | None]:
         if dtype is None:
             continue
         used = _used_as_share if dtype.is_floating_point or dtype.is_complex else _used_as_index
-        found: list[int | None] = []
+        bounds: list[int | None] = []
         for user in node.users:
             if user.op == "call_function":
-                found += used(user, node)
-                found.append(_handed_back(user, node, limits.get(user)))
-        limits[node] = min((limit for limit in found if limit is not None), default=None)
+                bounds += used(user, node)
+                bounds.append(_handed_back(user, node, limits.get(user)))
+        limits[node] = min((limit for limit in bounds if limit is not None), default=None)
     return limits
 
 
@@ -156,9 +161,9 @@ def _handed_back(user: FxNode, node: FxNode, limit: int | None) -> int | None:
         return None
     import torch
 
-    read, made = node.meta["val"], user.meta["val"]
-    if any(t.dtype == torch.bool or t.dtype.is_floating_point or t.dtype.is_complex for t in (read, made)):
-        return limit if read.dtype == made.dtype else None
+    read, result = node.meta["val"], user.meta["val"]
+    if any(t.dtype == torch.bool or t.dtype.is_floating_point or t.dtype.is_complex for t in (read, result)):
+        return limit if read.dtype == result.dtype else None
     name = str(user.target).split(".")[1]
     if name not in GROWING:
         return limit
@@ -168,7 +173,7 @@ def _handed_back(user: FxNode, node: FxNode, limit: int | None) -> int | None:
     if name == "mul" and node.op != "placeholder":  # most often by a mask
         return limit
     # Of other arithmetic, zeros and ones hardly leave a range, unless many are added up.
-    added_up = read.numel() // max(1, made.numel()) if name == "sum" else 1
+    added_up = read.numel() // max(1, result.numel()) if name == "sum" else 1
     if name == "cumsum":
         added_up = read.shape[other] if read.dim() else 1
     return 2 if added_up < limit else 1
@@ -211,22 +216,22 @@ def result_kind(captured: Captured, number: int, places: Sequence[JointInput]) -
     if number >= captured.forward_outputs:
         place = number - captured.forward_outputs
         return "gradient", place
-    found = output.meta["desc"][number]
-    if isinstance(found, known_kinds.InputMutationAOTOutput):
-        mutated = found.mutated_input
+    description = output.meta["desc"][number]
+    if isinstance(description, known_kinds.InputMutationAOTOutput):
+        mutated = description.mutated_input
         if isinstance(mutated, known_kinds.PlainAOTInput) and mutated.idx in inputs:
             return "update", inputs.index(mutated.idx)
         raise CaptureFailed(f"the model updates an input that shares memory with another ({mutated})")
-    if (result := _result_number(found)) is not None:
+    if (result := _result_number(description)) is not None:
         return "result", result
-    raise CaptureFailed(f"the model returns what remat does not know: {type(found).__name__}")
+    raise CaptureFailed(f"the model returns what remat does not know: {type(description).__name__}")
 
 
-def _result_number(found: Any) -> int | str | None:
+def _result_number(description: Any) -> int | str | None:
     """The number of a result; ``1.base`` for memory that result 1 and others are views of; None if it is neither."""
     known_kinds = descriptors()
-    if isinstance(found, known_kinds.PlainAOTOutput):
-        return int(found.idx)
-    if isinstance(found, known_kinds.IntermediateBaseAOTOutput):
-        return f"{_result_number(found.base_of)}.base"
+    if isinstance(description, known_kinds.PlainAOTOutput):
+        return int(description.idx)
+    if isinstance(description, known_kinds.IntermediateBaseAOTOutput):
+        return f"{_result_number(description.base_of)}.base"
     return None

@@ -174,7 +174,7 @@ def _states() -> tuple[Any, ...]:
     import torch
 
     numpy = sys.modules.get("numpy")
-    found = None if numpy is None else numpy.random.get_state()
+    state = None if numpy is None else numpy.random.get_state()
     with real_tensors():
         drawn = bytes(torch.random.default_generator.get_state().numpy())
-    return random.getstate(), found and (found[1].tobytes(), *found[2:]), drawn
+    return random.getstate(), state and (state[1].tobytes(), *state[2:]), drawn

@@ -83,8 +83,8 @@ def in_no_part(whole: NotOneGraph) -> CaptureFailed:
 def refusal_of(error: BaseException) -> Refusal:
     """What an error says that ended a capture."""
     text = str(error)
-    told = text.partition(_USER_CODE)[2] or text.partition(_TRACED)[2]
-    frames = places_told(told)
+    traceback = text.partition(_USER_CODE)[2] or text.partition(_TRACED)[2]
+    frames = places_told(traceback)
     if needs_numbers(error):
         what = f"what it does depends on the numbers in a tensor ({_first_line(text)})"
         return Refusal(place_in(frames or frames_of(error)), what)
@@ -149,9 +149,9 @@ def second_gradient() -> CaptureFailed:
 
 def _place(frames: Sequence[Frame]) -> str:
     """The place of the code in words; if all of it is PyTorch's, the innermost line of that."""
-    found = place_in(frames)
-    if found or not frames:
-        return found
+    place = place_in(frames)
+    if place or not frames:
+        return place
     file, line, name = frames[-1]
     return f"{Path(file).name}:{line} in {name}"
 

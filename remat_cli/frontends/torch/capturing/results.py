@@ -66,22 +66,22 @@ def chosen_results(output: Any, returns: Returns | None) -> Chosen:
     Raises:
         UsageError: If there is no such result, or it cannot take a gradient.
     """
-    found = [(name, tensor) for name, tensor in leaves(output) if tensor.requires_grad]
+    candidates = [(name, tensor) for name, tensor in leaves(output) if tensor.requires_grad]
     if returns is not None:
-        wanted = [returns] if isinstance(returns, str | int) else list(returns)
-        picked = [leaf for name in wanted for leaf in _that_train(output, name)]
-        return _chosen(picked, found)
+        names = [returns] if isinstance(returns, str | int) else list(returns)
+        picked = [leaf for name in names for leaf in _that_train(output, name)]
+        return _chosen(picked, candidates)
     loss = _get(output, "loss")
     if loss is not None and (named := [leaf for leaf in leaves(loss, "loss") if leaf[1].requires_grad]):
-        return _chosen(named, found)
-    scalars = [leaf for leaf in found if leaf[1].numel() == 1]
+        return _chosen(named, candidates)
+    scalars = [leaf for leaf in candidates if leaf[1].numel() == 1]
     losses = [leaf for leaf in scalars if "loss" in leaf[0].rpartition(".")[2]]
-    return _chosen(losses or scalars[:1] or found, found)
+    return _chosen(losses or scalars[:1] or candidates, candidates)
 
 
-def _chosen(picked: Sequence[tuple[str, Tensor]], found: Sequence[tuple[str, Tensor]]) -> Chosen:
+def _chosen(picked: Sequence[tuple[str, Tensor]], candidates: Sequence[tuple[str, Tensor]]) -> Chosen:
     same = {id(tensor) for _, tensor in picked}
-    others = sum(id(tensor) not in same for _, tensor in found)
+    others = sum(id(tensor) not in same for _, tensor in candidates)
     return Chosen(tuple(t for _, t in picked), tuple(name for name, _ in picked), others)
 
 
@@ -95,9 +95,9 @@ def held_results(output: Any, holds: Returns | None) -> list[Tensor] | None:
     """
     if holds is None:
         return None
-    wanted = [holds] if isinstance(holds, str | int) else list(holds)
-    found = [tensor for name in wanted for _, tensor in _named(output, name, "holds")]
-    return found + [tensor for _, tensor in leaves(output) if tensor.numel() == 1]
+    names = [holds] if isinstance(holds, str | int) else list(holds)
+    tensors = [tensor for name in names for _, tensor in _named(output, name, "holds")]
+    return tensors + [tensor for _, tensor in leaves(output) if tensor.numel() == 1]
 
 
 def _that_train(output: Any, name: str | int) -> list[tuple[str, Tensor]]:
@@ -106,9 +106,9 @@ def _that_train(output: Any, name: str | int) -> list[tuple[str, Tensor]]:
     Raises:
         UsageError: If there are none.
     """
-    found = [leaf for leaf in _named(output, name, "returns") if leaf[1].requires_grad]
-    if found:
-        return found
+    candidates = [leaf for leaf in _named(output, name, "returns") if leaf[1].requires_grad]
+    if candidates:
+        return candidates
     raise UsageError(f'returns="{name!s}": it takes no gradient', hint=f"the module returns {_there(output)}")
 
 
@@ -118,9 +118,9 @@ def _named(output: Any, name: str | int, argument: str) -> list[tuple[str, Tenso
     Raises:
         UsageError: If there are none.
     """
-    found = list(leaves(_get(output, name), str(name)))
-    if found:
-        return found
+    tensors = list(leaves(_get(output, name), str(name)))
+    if tensors:
+        return tensors
     raise UsageError(f'{argument}="{name!s}": there is no such result', hint=f"the module returns {_there(output)}")
 
 
@@ -152,7 +152,7 @@ def uses(
     """
     reached = reached_by([] if chosen is None else chosen.tensors)
     returned = None if chosen is None or (held is None and len(parts) == 1) else _storages(calls.output, held)
-    found = []
+    assumed = []
     for part, captured in enumerate(parts):
         numbers = frozenset(tangent_numbers(captured))
         outs = [results for number, results in calls.made if number == part]
@@ -160,8 +160,8 @@ def uses(
         # What is only an input handed on has its node elsewhere, and no tangent here.
         longest = max((len(results) for results in outs), default=len(numbers))
         holds = set(range(longest)) if returned is None else _among(outs, returned)
-        found.append(Use(frozenset(takes & numbers) or numbers, frozenset(holds)))
-    return found
+        assumed.append(Use(frozenset(takes & numbers) or numbers, frozenset(holds)))
+    return assumed
 
 
 def _storages(output: Any, held: Sequence[Tensor] | None) -> set[int]:
@@ -214,13 +214,13 @@ def with_tangents(captured: Captured, takes: Collection[int | str]) -> Captured:
     import torch
 
     joint = captured.joint
-    given = joint.graph.find_nodes(op="placeholder")
+    placeholders = joint.graph.find_nodes(op="placeholder")
     numbers = [place.number if place.is_tangent else None for place in joint_inputs(captured)]
-    dropped = {node for node, of in zip(given, numbers, strict=True) if of is not None and of not in takes}
+    dropped = {node for node, of in zip(placeholders, numbers, strict=True) if of is not None and of not in takes}
     if not dropped:
         return captured
-    kept = {node for node, of in zip(given, numbers, strict=True) if of is not None} - dropped
-    vanishing = _dependent(joint.graph, dropped) - _dependent(joint.graph, kept)
+    remaining = {node for node, of in zip(placeholders, numbers, strict=True) if of is not None} - dropped
+    vanishing = _dependent(joint.graph, dropped) - _dependent(joint.graph, remaining)
     graph = torch.fx.Graph()
     made: dict[FxNode, FxNode] = {}
     copier = _Copier(graph, made, vanishing)
@@ -256,18 +256,18 @@ def gradient_sources(captured: Captured) -> list[frozenset[int | str]]:
 
 def _dependent(graph: FxGraph, roots: set[FxNode]) -> set[FxNode]:
     """``roots``, and all nodes that depend on them, except the output."""
-    found = set(roots)
+    dependent = set(roots)
     for node in graph.nodes:
-        if node.op != "output" and not found.isdisjoint(node.all_input_nodes):
-            found.add(node)
-    return found
+        if node.op != "output" and not dependent.isdisjoint(node.all_input_nodes):
+            dependent.add(node)
+    return dependent
 
 
 class _Copier:
     """Copies nodes into ``graph``; ``made`` holds the copies, and nothing for nodes that are ``vanishing``."""
 
-    def __init__(self, graph: FxGraph, made: dict[FxNode, FxNode], vanishing: set[FxNode]) -> None:
-        self.graph, self.made, self.vanishing = graph, made, vanishing
+    def __init__(self, graph: FxGraph, copies: dict[FxNode, FxNode], vanishing: set[FxNode]) -> None:
+        self.graph, self.made, self.vanishing = graph, copies, vanishing
         self.zeros: dict[FxNode, FxNode] = {}
         self.zero_nodes: list[FxNode] = []
 
@@ -312,12 +312,12 @@ class _Copier:
         """A new call, which is on its own in the graph; its fake result is made with the mode of ``like``."""
         import torch
 
-        made = self.graph.call_function(call, args, named)
-        given = torch.fx.map_arg(args, lambda node: node.meta["val"])
+        zero = self.graph.call_function(call, args, named)
+        values = torch.fx.map_arg(args, lambda node: node.meta["val"])
         with like.fake_mode:
-            made.meta = {"val": call(*given, **named)}
-        self.zero_nodes.append(made)
-        return made
+            zero.meta = {"val": call(*values, **named)}
+        self.zero_nodes.append(zero)
+        return zero
 
 
 def _form(node: FxNode) -> tuple[Any, ...]:

@@ -53,21 +53,21 @@ def kept_by(node: AutogradNode) -> list[Tensor]:
 
     python = isinstance(node, torch.autograd.function.BackwardCFunction)
     names = ["saved_tensors"] if python else [name for name in dir(node) if name.startswith("_saved_")]
-    found = []
+    tensors = []
     for name in names:
         try:
             saved = getattr(node, name)
         except RuntimeError:  # something was changed in place, so that its backward pass would fail too
             continue
-        found += [t for t in (saved if isinstance(saved, list | tuple) else [saved]) if isinstance(t, torch.Tensor)]
-    return found
+        tensors += [t for t in (saved if isinstance(saved, list | tuple) else [saved]) if isinstance(t, torch.Tensor)]
+    return tensors
 
 
 def gradient_sizes(node: AutogradNode) -> tuple[int, int]:
     """Bytes of the gradients that a node of autograd reads, and of those that it makes."""
     behind = (other._input_metadata[at : at + 1] for other, at in node.next_functions if other is not None)
-    made = [meta for metas in behind for meta in metas]
-    return sum(map(_bytes_of, node._input_metadata)), sum(map(_bytes_of, made))
+    outputs = [meta for metas in behind for meta in metas]
+    return sum(map(_bytes_of, node._input_metadata)), sum(map(_bytes_of, outputs))
 
 
 def gradient_bytes(node: AutogradNode, position: int) -> int:
@@ -86,11 +86,13 @@ def gradients_for(node: AutogradNode) -> list[Tensor]:
     """
     import torch
 
-    made = []
+    gradients = []
     for meta in node._input_metadata:
         *shape, last = tuple(meta.shape) or (1,)
-        made.append(torch.zeros((last, *shape), dtype=meta.dtype, device=meta.device).movedim(0, -1).view(meta.shape))
-    return made
+        gradients.append(
+            torch.zeros((last, *shape), dtype=meta.dtype, device=meta.device).movedim(0, -1).view(meta.shape)
+        )
+    return gradients
 
 
 def parameter_of(node: AutogradNode) -> Tensor | None:

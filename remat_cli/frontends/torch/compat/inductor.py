@@ -68,18 +68,20 @@ def inductor(
     import torch
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-    def compiled(part: GraphModule, given: Any, **options: Any) -> Any:
+    def compiled(part: GraphModule, example_inputs: Any, **options: Any) -> Any:
         if compiler is not None:
-            return compiler(part, given)
-        found = around(part)
-        if found is None:
-            return compile_fx_inner(part, given, **options)
-        kept = [k for k in range(len(given)) if k not in found.unused]
+            return compiler(part, example_inputs)
+        surroundings = around(part)
+        if surroundings is None:
+            return compile_fx_inner(part, example_inputs, **options)
+        positions = [k for k in range(len(example_inputs)) if k not in surroundings.unused]
         for k, node in enumerate(part.graph.find_nodes(op="placeholder")):
-            if k in found.unused:
+            if k in surroundings.unused:
                 part.graph.erase_node(node)
         part.recompile()
-        return takes_its_arguments(found.function(compile_fx_inner(part, [given[k] for k in kept], **options)))
+        return takes_its_arguments(
+            surroundings.function(compile_fx_inner(part, [example_inputs[k] for k in positions], **options))
+        )
 
     patches = {"custom_partitioner_fn": partitioner, **(settings or {})}
     # AOTAutograd's cache would serve what another plan has made, and not call the partitioner. Inductor's own goes by
@@ -142,9 +144,9 @@ def leave_to_library(node: FxNode) -> None:
 
 def _marked(graph: FxGraph, node: FxNode, operator: Operator) -> FxNode:
     with graph.inserting_after(node):
-        made = graph.call_function(operator, (node,))
-    made.meta = dict(node.meta)
-    return made
+        mark = graph.call_function(operator, (node,))
+    mark.meta = dict(node.meta)
+    return mark
 
 
 def _mark(name: str, lower: Callable[[InductorTensor], InductorTensor]) -> Operator:
@@ -302,8 +304,8 @@ def channels_last_unless(keeps: Callable[[GraphModule, FxNode], bool]) -> Iterat
     full = GraphLowering.find_nodes_prefer_channels_last
 
     def find(lowering: Any) -> Any:
-        found = full(lowering)
-        return type(found)(node for node in found if not keeps(lowering.module, node))
+        nodes = full(lowering)
+        return type(nodes)(node for node in nodes if not keeps(lowering.module, node))
 
     with _replaced(GraphLowering, "find_nodes_prefer_channels_last", find):
         yield

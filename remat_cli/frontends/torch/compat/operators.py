@@ -48,7 +48,7 @@ def host_storage(size: int) -> Storage:
     import torch
 
     storage = torch.UntypedStorage(size)
-    _HOST.difference_update([known for known in _HOST if known.expired()])
+    _HOST.difference_update([reference for reference in _HOST if reference.expired()])
     _HOST.add(weak_reference(storage))
     return storage
 

@@ -214,11 +214,11 @@ def measure(device: str, limit_s: float = LIMIT_S) -> tuple[float, float, dict[s
         large = list(_large(device, _SIZES[kind]))
         _run(large, device, deadline, _LARGE_SHARE * limit_s)
     cases += large
-    found = _found(cases)
+    rates = _found(cases)
     if kind == "cuda":
         del cases, large
         torch.cuda.empty_cache()  # what it held is no longer the allocator's, or budgets would count it
-    return found
+    return rates
 
 
 def _run(cases: list[_Case], device: str, deadline: float, share_s: float) -> None:
@@ -354,11 +354,11 @@ def _norms(device: str, sizes: _Sizes) -> Iterator[_Case]:
     yield _Case.of("layer norm", n, layer, x, [_WIDTH], weight, weight, 1e-5)
     yield _Case.of("layer norm backward", n, layer_backward, x, y, [_WIDTH], mean, scale, weight, weight, every)
     images, channel = x.view(-1, 16, 32, 32), rand(16)
-    given = (channel, channel, channel.clone(), channel.clone())
+    channels = (channel, channel, channel.clone(), channel.clone())
     batch, batch_backward = aten.native_batch_norm.default, aten.native_batch_norm_backward.default
-    _, mean, scale = batch(images, *given, True, 0.1, 1e-5)
-    yield _Case.of("batch norm", n, batch, images, *given, True, 0.1, 1e-5)
-    saved = (*given[2:], mean, scale)
+    _, mean, scale = batch(images, *channels, True, 0.1, 1e-5)
+    yield _Case.of("batch norm", n, batch, images, *channels, True, 0.1, 1e-5)
+    saved = (*channels[2:], mean, scale)
     yield _Case.of("batch norm backward", n, batch_backward, images, images, channel, *saved, True, 1e-5, every)
 
 
@@ -395,8 +395,8 @@ def _others(device: str, sizes: _Sizes) -> Iterator[_Case]:
         form = ([1, 1], [1, 1], [1, 1], False, [0, 0], groups)
         work = 2 * images.numel() * 9 * channels // groups
         yield _Case.of(name, work, aten.convolution.default, images, window, None, *form)
-        given = (images, images, window, None, *form, [True, True, False])
-        yield _Case.of(f"{name} backward", 2 * work, aten.convolution_backward.default, *given)
+        arguments = (images, images, window, None, *form, [True, True, False])
+        yield _Case.of(f"{name} backward", 2 * work, aten.convolution_backward.default, *arguments)
     for length, width in ((128, 32), (256, 64)):
         yield from _attention(rand(sizes.batch, 4, length, width))
 
@@ -418,5 +418,5 @@ def _attention(q: Any) -> Iterator[_Case]:
     backward = aten._scaled_dot_product_efficient_attention_backward.default
     out, sums, seed, offset = forward(q, q, q, None, True)
     yield _Case.of("attention", work, forward, q, q, q, None, True)
-    given = (out, q, q, q, None, out, sums, seed, offset, 0.0, [True, True, True, False])
-    yield _Case.of("attention backward", 2.5 * work, backward, *given)
+    arguments = (out, q, q, q, None, out, sums, seed, offset, 0.0, [True, True, True, False])
+    yield _Case.of("attention backward", 2.5 * work, backward, *arguments)

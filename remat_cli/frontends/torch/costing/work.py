@@ -133,21 +133,21 @@ def _group_us(group: Group, rates: Rates) -> float:
 
 def _own_us(node: FxNode, rates: Rates) -> float:
     """Microseconds of the work that is of the operation's own kind."""
-    name, made = _name(node), _made(node)
+    name, results = _name(node), _made(node)
     counted = _formula(node)
     if counted > 0:
-        dtype = str(made[0].dtype).removeprefix("torch.") if made else ""
+        dtype = str(results[0].dtype).removeprefix("torch.") if results else ""
         return rates.product_us(_product_kind(name, node), dtype, counted)
     kind = _KIND.get(name)
     if name == "pow" and node.args[1] in {2, 3, 0.5, -0.5, -1, -2}:  # these are products, roots and quotients
         kind = None
     if name in {"gelu", "gelu_backward"} and node.kwargs.get("approximate") == "tanh":
         kind = "tanh"
-    if kind is None and _is_pointwise(node) and len({t.dtype for t in (*_read(node), *made) if t.dim()}) > 1:
+    if kind is None and _is_pointwise(node) and len({t.dtype for t in (*_read(node), *results) if t.dim()}) > 1:
         kind = "mixed"
     if kind is None:
         return 0.0
-    tensors = made if name in _PICKED_FROM else [*_read(node), *made]
+    tensors = results if name in _PICKED_FROM else [*_read(node), *results]
     own = rates.us(kind, max(map(_count, tensors), default=0)) or 0.0
     return own + (sum(_copy_us(tensor, rates) for tensor in _read(node)) if kind in _BY_ROWS else 0.0)
 
@@ -165,12 +165,12 @@ def _product_kind(name: str, node: FxNode) -> str:
 
 def _traffic(node: FxNode) -> int:
     """Bytes that an operation reads and writes."""
-    made = sum(_bytes(tensor) for tensor in _made(node))
+    written = sum(_bytes(tensor) for tensor in _made(node))
     read = [_bytes(tensor) for tensor in _read(node)]
     picked = _PICKED_FROM.get(_name(node))
     if picked is not None and picked < len(read):
-        read[picked] = min(read[picked], made)
-    return made + sum(read)
+        read[picked] = min(read[picked], written)
+    return written + sum(read)
 
 
 def _walk_us(node: FxNode, rates: Rates) -> float:

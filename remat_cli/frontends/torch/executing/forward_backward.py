@@ -164,11 +164,11 @@ def _forward(writer: Writer, cut: _Cut, crossing: Sequence[str], events: Mapping
     """All lines of the forward function. Empties ``writer.lines``, so that the backward function starts with none."""
     results = writer.step.results
     updated = {result.of for result in results if result.kind == "update"}
-    made = [writer.result(result) for result in results if result.kind != "gradient"]
+    outcomes = [writer.result(result) for result in results if result.kind != "gradient"]
     # AOTAutograd writes the update into the buffer before the backward function reads it, so save a copy.
     places = [f"places[{p}].clone()" if p in updated else f"places[{p}]" for p in cut.places]
     handed = [_handed(name, events) for name in crossing]
-    writer.line(f"return [{', '.join([*made, *places, *handed])}]")
+    writer.line(f"return [{', '.join([*outcomes, *places, *handed])}]")
     lines, writer.lines = writer.lines, []
     return ["    places = list(args)", "    args.clear()", *lines]
 
@@ -200,8 +200,8 @@ def _backward(
     for value in [*writer.filling, *writer.leaving]:
         writer.settle(value)
     gradients = {result.of: writer.result(result) for result in step.results if result.kind == "gradient"}
-    made = [gradients.get(number, "None") for number in range(len(step.given))]
-    writer.line(f"return [{', '.join(made)}]")
+    outcomes = [gradients.get(number, "None") for number in range(len(step.given))]
+    writer.line(f"return [{', '.join(outcomes)}]")
     return writer.lines
 
 
@@ -220,9 +220,9 @@ def _write(writer: Writer, statements: Sequence[Statement], held: _Held) -> None
                 held.values |= dict(zip(registers, values(node), strict=True))
                 writer.compute(node)
             case Deallocate(register):
-                found = held.values.pop(register, None)
-                if found is not None:  # else it did not cross the cut
-                    writer.free(found)
+                freed = held.values.pop(register, None)
+                if freed is not None:  # else it did not cross the cut
+                    writer.free(freed)
             case Offload(register, slot):
                 held.slots[slot] = held.numbers, held.values[register]
                 held.numbers += 1

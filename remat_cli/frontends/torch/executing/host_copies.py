@@ -112,7 +112,7 @@ class CudaQueues:
     @property
     def pinned_bytes(self) -> int:
         """All pinned memory taken so far."""
-        return sum(size * len(kept) for size, kept in self.pinned.items())
+        return sum(size * len(blocks) for size, blocks in self.pinned.items())
 
     def mark(self, stream: Stream) -> Any:
         """An event of CUDA."""
@@ -127,18 +127,18 @@ class CudaQueues:
         """A context that makes the stream the current one."""
         import torch
 
-        found: AbstractContextManager[Any] = torch.cuda.stream(self._stream(stream))
-        return found
+        context: AbstractContextManager[Any] = torch.cuda.stream(self._stream(stream))
+        return context
 
     def buffer(self, size: int) -> tuple[Any, Any]:
         """Pinned memory: what is not in use any more, else new memory."""
         import torch
 
-        kept = self.pinned.setdefault(size, [])
-        one = next((p for p in kept if p.user.expired()), None)
+        blocks = self.pinned.setdefault(size, [])
+        one = next((p for p in blocks if p.user.expired()), None)
         if one is None:
             one = _Pinned(torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy())
-            kept.append(one)
+            blocks.append(one)
         # A storage of its own for every user, so that a weak reference tells when the user is gone: autograd may keep
         # a slot for a second backward pass.
         tensor = torch.from_numpy(one.memory)
@@ -201,32 +201,32 @@ class HostLink:
         sizes = [storage.nbytes() for storage in storages]
         self.forms[slot] = sizes, parts
         queues = self.queues
-        kept, free = queues.buffer(sum(sizes))
+        buffer, free = queues.buffer(sum(sizes))
         for event in (queues.mark(Stream.COMPUTE), filled, free):
             queues.wait(Stream.OUT, event)
         with queues.running(Stream.OUT):
-            for piece, storage in zip(_pieces(kept, sizes), storages, strict=True):
+            for piece, storage in zip(_pieces(buffer, sizes), storages, strict=True):
                 piece.copy_(_tensor(storage, self.device), non_blocking=True)
-        return kept, queues.mark(Stream.OUT)
+        return buffer, queues.mark(Stream.OUT)
 
-    def from_host(self, slot: int, kept: Tensor, sent: Any) -> tuple[Any, ...]:
-        """New tensors with what ``kept`` holds after the event ``sent``, and the event of the copy's end."""
+    def from_host(self, slot: int, buffer: Tensor, sent: Any) -> tuple[Any, ...]:
+        """New tensors with what ``buffer`` holds after the event ``sent``, and the event of the copy's end."""
         import torch
 
         sizes, parts = self.forms[slot]
         queues = self.queues
-        made = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in sizes]
+        storages = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in sizes]
         for event in (queues.mark(Stream.COMPUTE), sent):
             queues.wait(Stream.IN, event)
         with queues.running(Stream.IN):
-            for piece, new in zip(_pieces(kept, sizes), made, strict=True):
+            for piece, new in zip(_pieces(buffer, sizes), storages, strict=True):
                 new.copy_(piece, non_blocking=True)
         ended = queues.mark(Stream.IN)
-        queues.read(kept, ended)
+        queues.read(buffer, ended)
         tensors = [
             None
             if part is None
-            else torch.empty(0, dtype=part[1], device=self.device).set_(made[part[0]].untyped_storage(), *part[2:])
+            else torch.empty(0, dtype=part[1], device=self.device).set_(storages[part[0]].untyped_storage(), *part[2:])
             for part in parts
         ]
         return (*tensors, ended)
@@ -264,10 +264,10 @@ def pinned_bytes(graph: Graph, statements: Sequence[Statement]) -> int:
     return sum(size * count for size, count in most.items())
 
 
-def _pieces(kept: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """``kept`` in pieces of these sizes."""
+def _pieces(buffer: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """``buffer`` in pieces of these sizes."""
     ends = [*accumulate(sizes)]
-    return [kept[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    return [buffer[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _tensor(storage: Storage, device: str) -> Tensor:

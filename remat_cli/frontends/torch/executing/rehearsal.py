@@ -129,10 +129,10 @@ class _Rehearsal:
     def _operation(self, index: int, places: dict[int, Tensor], constants: dict[int, Tensor]) -> None:
         step, operation = self._step, self._step.operations[index]
         if index == step.tangents:
-            made = [[self._tensor(tensor.spec) for tensor in tensors] for tensors in operation.values]
+            values = [[self._tensor(tensor.spec) for tensor in tensors] for tensors in operation.values]
         else:
-            made = self._results(index, places, constants)
-        self._values |= dict(zip(step.graph.values_of(index), made, strict=True))
+            values = self._results(index, places, constants)
+        self._values |= dict(zip(step.graph.values_of(index), values, strict=True))
 
     def _results(self, index: int, places: dict[int, Tensor], constants: dict[int, Tensor]) -> list[list[Tensor]]:
         """The tensors in each value that a node makes."""
@@ -150,30 +150,32 @@ class _Rehearsal:
             for k, tensors in enumerate(operation.values)
         ]
 
-    def _returned(self, tensor: Tensor, told: Returned, at: str) -> Any:
+    def _returned(self, tensor: Tensor, stated: Returned, at: str) -> Any:
         """``tensor``, which a node returned, in the type that the document says."""
         if tensor is None:
-            raise damaged(self._step.graph, at, f"the operator returns no tensor {told.item}")
-        found, wanted = spec_of(tensor), told.spec
+            raise damaged(self._step.graph, at, f"the operator returns no tensor {stated.item}")
+        actual, expected = spec_of(tensor), stated.spec
         # Some operators keep a result in another type than their fake tensor says; see ``retained_bytes``.
-        same_type = found.dtype == wanted.dtype or {found.dtype, wanted.dtype} <= set(_FLOATING)
-        if not same_type or found.shape != wanted.shape or (found.stride != wanted.stride and not self._force):
-            raise damaged(self._step.graph, at, f"the operator returns {_words(found)}, and it says {_words(wanted)}")
-        if found.dtype == wanted.dtype:
+        same_type = actual.dtype == expected.dtype or {actual.dtype, expected.dtype} <= set(_FLOATING)
+        if not same_type or actual.shape != expected.shape or (actual.stride != expected.stride and not self._force):
+            raise damaged(
+                self._step.graph, at, f"the operator returns {_words(actual)}, and it says {_words(expected)}"
+            )
+        if actual.dtype == expected.dtype:
             return tensor
-        real = self._tensor(wanted)
+        real = self._tensor(expected)
         self._calls.stands_for(real, tensor)
         return real
 
     def _result(self, number: int, places: dict[int, Tensor], constants: dict[int, Tensor]) -> None:
         at = f"metadata.results[{number}].tensor"
         try:
-            made = result_function(self._step, number, self._device, Tensors(places, constants, self._values))()
+            tensor = result_function(self._step, number, self._device, Tensors(places, constants, self._values))()
         except RematError:
             raise
         except Exception as error:  # operators may raise anything
             raise self._failed(at, error) from error
-        if [item for item, _ in tensors_in(made)] != [None]:
+        if [item for item, _ in tensors_in(tensor)] != [None]:
             raise damaged(self._step.graph, at, "it is not a tensor")
 
     def _failed(self, where: str, error: Exception) -> ExecutionFailed:
@@ -289,10 +291,10 @@ class ForwardCalls:
         pair, rule = PAIRS.get(str(function)), _RULES.get(str(function))
         if pair is None and rule is None:
             return True
-        given = _by_name(function, args, kwargs)
+        arguments = _by_name(function, args, kwargs)
         if rule is not None:
-            return rule(given)
-        return pair is None or any(self._same_as(pair, given, *call) for call in self.forward[pair.forward])
+            return rule(arguments)
+        return pair is None or any(self._same_as(pair, arguments, *call) for call in self.forward[pair.forward])
 
     def add(self, function: Operator, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Keep a call that has returned."""
@@ -300,20 +302,20 @@ class ForwardCalls:
             tensors = [tensor for _, tensor in tensors_in(result)]
             self.forward[str(function)].append((_by_name(function, args, kwargs), tensors))
 
-    def _same_as(self, pair: Pair, given: dict[str, Any], there: dict[str, Any], results: list[Tensor]) -> bool:
-        gradient, *others = given
-        if given[gradient].shape != results[0].shape:
+    def _same_as(self, pair: Pair, arguments: dict[str, Any], there: dict[str, Any], results: list[Tensor]) -> bool:
+        gradient, *others = arguments
+        if arguments[gradient].shape != results[0].shape:
             return False
         for name in others:
             if name in pair.results:
-                wanted = results[pair.results[name]]
+                expected = results[pair.results[name]]
             elif name in pair.rows:
-                wanted = there[pair.rows[name]].shape[0]
+                expected = there[pair.rows[name]].shape[0]
             elif pair.renamed.get(name, name) in there:
-                wanted = there[pair.renamed.get(name, name)]
+                expected = there[pair.renamed.get(name, name)]
             else:
                 continue
-            if not self._same(given[name], wanted):
+            if not self._same(arguments[name], expected):
                 return False
         return True
 
@@ -333,39 +335,39 @@ class ForwardCalls:
 def _by_name(function: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call by name, in the order of the schema; those left out have their defaults."""
     stated = schema(function).arguments
-    given = dict(zip((argument.name for argument in stated), args, strict=False)) | dict(kwargs)
-    return {argument.name: given.get(argument.name, argument.default_value) for argument in stated}
+    arguments = dict(zip((argument.name for argument in stated), args, strict=False)) | dict(kwargs)
+    return {argument.name: arguments.get(argument.name, argument.default_value) for argument in stated}
 
 
-def _channels_agree(given: Mapping[str, Any]) -> bool:
+def _channels_agree(arguments: Mapping[str, Any]) -> bool:
     """Whether a batch normalisation has a number for each channel, or none, and a gradient like its input."""
-    shape = given["input"].shape
-    trains = given.get("train", given.get("training", True))
-    gradients = [tensor for name, tensor in given.items() if name in {"grad_out", "grad_output"}]
+    shape = arguments["input"].shape
+    trains = arguments.get("train", arguments.get("training", True))
+    gradients = [tensor for name, tensor in arguments.items() if name in {"grad_out", "grad_output"}]
     read = ("weight", "bias", "running_mean", "running_var") + (
         ("save_mean", "save_invstd", "save_var") if trains else ()
     )
-    tensors = [given[name] for name in read if given.get(name) is not None]
+    tensors = [arguments[name] for name in read if arguments.get(name) is not None]
     return len(shape) > 1 and all(t.shape == shape for t in gradients) and all(t.numel() == shape[1] for t in tensors)
 
 
-def _keys_agree(given: Mapping[str, Any]) -> bool:
+def _keys_agree(arguments: Mapping[str, Any]) -> bool:
     """Whether attention has a value for each key."""
-    return bool(given["key"].shape[:-1] == given["value"].shape[:-1])
+    return bool(arguments["key"].shape[:-1] == arguments["value"].shape[:-1])
 
 
-def _distances_agree(given: Mapping[str, Any]) -> bool:
+def _distances_agree(arguments: Mapping[str, Any]) -> bool:
     """Whether there is a distance for each pair of points, and its gradient."""
-    gradient = next(iter(given.values()))  # "grad", and "grad_output" since PyTorch 2.14 or 2.15
-    first, second, shape = given["x1"].shape, given["x2"].shape, gradient.shape
+    gradient = next(iter(arguments.values()))  # "grad", and "grad_output" since PyTorch 2.14 or 2.15
+    first, second, shape = arguments["x1"].shape, arguments["x2"].shape, gradient.shape
     pairs = first[:-2] == second[:-2] and first[-1:] == second[-1:] and shape == (*first[:-1], second[-2])
-    return bool(pairs and given["cdist"].shape == shape)
+    return bool(pairs and arguments["cdist"].shape == shape)
 
 
-def _pivots_agree(given: Mapping[str, Any]) -> bool:
+def _pivots_agree(arguments: Mapping[str, Any]) -> bool:
     """Whether there is a pivot for each step of a factorisation."""
-    shape = given["LU_data"].shape
-    return bool(given["LU_pivots"].shape == (*shape[:-2], min(shape[-2:])))
+    shape = arguments["LU_data"].shape
+    return bool(arguments["LU_pivots"].shape == (*shape[:-2], min(shape[-2:])))
 
 
 _RULES: dict[str, Callable[[Mapping[str, Any]], bool]] = {

@@ -65,13 +65,13 @@ def divided(
     forward, backward = torch.fx.GraphModule(joint, early.graph), torch.fx.GraphModule(joint, late.graph)
     # AOTAutograd passes every tangent to the backward graph, also those that were pruned from the joint graph. An input
     # that nothing reads would stay to the end, so it is taken out again around the compiled function.
-    known = {node.name for node in parts.tangents}
-    backward.meta[UNUSED] = tuple(len(saved) + k for k, node in enumerate(tangents) if node.name not in known)
+    read = {node.name for node in parts.tangents}
+    backward.meta[UNUSED] = tuple(len(saved) + k for k, node in enumerate(tangents) if node.name not in read)
     # Inductor's own peak is simulated without inputs, parameters and buffers, so the limit is without them as well.
     peak = replayed.peak_bytes - plan.graph.fixed_memory
-    given = {node.name: parts.bytes_of(node) for node in [*saved, *parts.tangents] if not parts.is_input(node)}
+    input_bytes = {node.name: parts.bytes_of(node) for node in [*saved, *parts.tangents] if not parts.is_input(node)}
     forward.meta[LIMIT] = Limit(peak, {}, early.workspaces)
-    backward.meta[LIMIT] = Limit(peak, given, late.workspaces)
+    backward.meta[LIMIT] = Limit(peak, input_bytes, late.workspaces)
     return forward, backward
 
 
@@ -89,16 +89,16 @@ def _read_later(lowering: Lowering, steps: Sequence[_Step]) -> list[_Step]:
     A plan computes every node where its order has it, even if it must let the result go. Inductor leaves such a
     computation out, but would hold what that reads to the end of the half.
     """
-    graph, wanted = lowering.graph, set(lowering.graph.outputs)
-    found: list[_Step] = []
+    graph, read_later = lowering.graph, set(lowering.graph.outputs)
+    needed: list[_Step] = []
     for step in reversed(steps):
         values = graph.values_of(step.index)
-        if values and wanted.isdisjoint(values) and lowering.made[step.index] is not None:
+        if values and read_later.isdisjoint(values) and lowering.made[step.index] is not None:
             continue
-        wanted.difference_update(values)
-        wanted.update(graph.nodes[step.index].inputs)
-        found.append(step)
-    return found[::-1]
+        read_later.difference_update(values)
+        read_later.update(graph.nodes[step.index].inputs)
+        needed.append(step)
+    return needed[::-1]
 
 
 class _Parts:
@@ -108,7 +108,7 @@ class _Parts:
         self.inductor, self.lowering, self.workspaces = inductor, lowering, workspaces
         graph = captured.joint.graph
         output = next(iter(reversed(graph.nodes)))
-        made = {node for node in lowering.made if node is not None}
+        roots = {node for node in lowering.made if node is not None}
         tangents = {name for index, node in enumerate(lowering.made) if node is None for name in self.names(index)}
         self.inputs = graph.find_nodes(op="placeholder")
         self.tangents = [node for node in self.inputs if node.name in tangents]
@@ -116,7 +116,7 @@ class _Parts:
         self.writes = inductor.writes
         self.written, self.results, self.gradients = self._outputs(output.args[0], captured.forward_outputs)
         _, self.told, self.gradients_told = self._outputs(output.meta["desc"], captured.forward_outputs)
-        self.marks = {node for node in made if _is_pointwise(node)}
+        self.marks = {node for node in roots if _is_pointwise(node)}
 
     def _outputs(self, outputs: Sequence[Any], forward_outputs: int) -> tuple[list[Any], list[Any], list[Any]]:
         """What is written into inputs, results, and gradients."""
@@ -137,14 +137,14 @@ class _Parts:
     def saved(self, right: Sequence[_Step]) -> list[FxNode]:
         """The nodes of the tensors that the backward part reads and does not make itself; inputs first."""
         here = {node.name for node in self.tangents}
-        found: dict[str, FxNode] = {}
+        saved: dict[str, FxNode] = {}
         for step in right:
             read = self._read(self.root(step.index).all_input_nodes)
-            found |= {name: node for name, node in read if name not in here}
+            saved |= {name: node for name, node in read if name not in here}
             here.update(self.names(step.index))
         gradients = [node for node in self.gradients if node is not None]
-        found |= {name: node for name, node in self._read(gradients) if name not in here}
-        return sorted(found.values(), key=lambda node: node.op != "placeholder")
+        saved |= {name: node for name, node in self._read(gradients) if name not in here}
+        return sorted(saved.values(), key=lambda node: node.op != "placeholder")
 
     def _read(self, nodes: Sequence[FxNode]) -> Iterator[tuple[str, FxNode]]:
         """Name and node of the stored tensors that are behind ``nodes``."""
@@ -174,15 +174,15 @@ class _Parts:
         # Running statistics are written at the end of this graph, before the backward graph reads its saved inputs.
         written = {write.args[0].name for write in self.writes}
         for node in saved:
-            kept = half.read(node, {})
+            tensor = half.read(node, {})
             if node.name in written:
-                kept = half.graph.call_function(torch.ops.aten.clone.default, (kept,))
-                kept.meta = dict(self.meta(node))
-            outputs.append(kept)
+                tensor = half.graph.call_function(torch.ops.aten.clone.default, (tensor,))
+                tensor.meta = dict(self.meta(node))
+            outputs.append(tensor)
         for write, value in zip(self.writes, self.written, strict=True):
             into = half.env[write.args[0].name]
-            made = half.graph.call_function(write.target, (into, half.read(value, {})))
-            made.meta = dict(write.meta)
+            copied = half.graph.call_function(write.target, (into, half.read(value, {})))
+            copied.meta = dict(write.meta)
         return half.end(outputs, [*self.told, *map(saved_description, range(len(saved)))])
 
     def backward(self, right: Sequence[_Step], saved: Sequence[FxNode], tangents: Sequence[FxNode]) -> _Half:
@@ -230,27 +230,27 @@ class _Half:
 
     def take(self, node: FxNode) -> None:
         """Take the tensor of ``node`` as an input."""
-        given = self.graph.placeholder(node.name)
-        given.meta = dict(self.parts.meta(node))
-        self.env[tensor_name(node)] = given
+        placeholder = self.graph.placeholder(node.name)
+        placeholder.meta = dict(self.parts.meta(node))
+        self.env[tensor_name(node)] = placeholder
 
     def compute(self, step: _Step) -> None:
         """Compute a group."""
         node = self.parts.root(step.index)
         # What is inlined is copied for each group: {} means that nothing inlined is shared with an earlier group.
-        made = self._copied(node, {})
-        self.workspaces[made.name] = self.parts.workspaces[step.index]
+        root = self._copied(node, {})
+        self.workspaces[root.name] = self.parts.workspaces[step.index]
         if LAYOUT in node.meta:
-            made.update_kwarg("memory_format", node.meta[LAYOUT])
-            made = laid_out(self.graph, made, node.meta[LAYOUT])
+            root.update_kwarg("memory_format", node.meta[LAYOUT])
+            root = laid_out(self.graph, root, node.meta[LAYOUT])
         elif node in self.parts.marks:  # reductions and calls of libraries are stored in any case
-            made = stored(self.graph, made)
-        self.free[made] = step.free
-        wanted = set(self.parts.names(step.index))
-        self.env.update({node.name: made} if node.name in wanted else {})
+            root = stored(self.graph, root)
+        self.free[root] = step.free
+        names = set(self.parts.names(step.index))
+        self.env.update({node.name: root} if node.name in names else {})
         for item in node.users:
-            if item.target is operator.getitem and tensor_name(item) in wanted:
-                copy = self.graph.node_copy(item, lambda _: made)
+            if item.target is operator.getitem and tensor_name(item) in names:
+                copy = self.graph.node_copy(item, lambda _: root)
                 copy.meta = dict(self.parts.meta(item))
                 self.env[tensor_name(item)] = stored(self.graph, copy)
 
@@ -272,8 +272,8 @@ class _Half:
             leave_to_library(copy)
         return copy
 
-    def end(self, outputs: Sequence[FxNode], told: Sequence[Any]) -> _Half:
-        """End the graph, which returns ``outputs``, described as ``told``."""
+    def end(self, outputs: Sequence[FxNode], descriptions: Sequence[Any]) -> _Half:
+        """End the graph, which returns ``outputs``, described as ``descriptions``."""
         joined = self._joined_images()  # before marks come between concatenations and what reads them
         for copy in self.inlined:
             readers = list(copy.users)
@@ -286,7 +286,7 @@ class _Half:
         for node in joined:
             lay_out_joined(node)
         node = self.graph.output(tuple(outputs))
-        node.meta["desc"] = list(told)
+        node.meta["desc"] = list(descriptions)
         node.meta["output_stack_traces"] = [None] * len(outputs)  # Inductor expects one for each output
         self.graph.lint()
         return self
@@ -299,24 +299,24 @@ class _Half:
         """
         import torch
 
-        made = {node: k for k, node in enumerate(self.graph.nodes)}
-        free = {made[node]: size for node, size in self.free.items()}
-        place = made | dict.fromkeys((node for node in outputs if node is not None), len(made))
-        found = []
+        position = {node: k for k, node in enumerate(self.graph.nodes)}
+        free = {position[node]: size for node, size in self.free.items()}
+        place = position | dict.fromkeys((node for node in outputs if node is not None), len(position))
+        separate = []
         for joined in self.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
             more = self.parts.bytes_of(joined)
             # The first part to be computed brings the whole concatenation into memory.
-            for part in sorted(dict.fromkeys(joined.args[0]), key=made.__getitem__):
+            for part in sorted(dict.fromkeys(joined.args[0]), key=position.__getitem__):
                 if part.op == "placeholder":  # it has memory already, and is copied in
                     continue
                 size = self.parts.bytes_of(part)
-                meanwhile = [k for k in free if made[part] <= k < made[joined]]
+                meanwhile = [k for k in free if position[part] <= k < position[joined]]
                 if _last_read(part, place) > _last_read(joined, place) or any(free[k] < more - size for k in meanwhile):
-                    found.append((joined, part))
+                    separate.append((joined, part))
                     continue
                 free |= {k: free[k] - (more - size) for k in meanwhile}  # later parts find less room
                 more = 0  # the rest of it is there for parts that come later
-        for joined, part in found:
+        for joined, part in separate:
             joined.replace_input_with(part, apart(self.graph, part))
 
     def _leave_layouts_open(self) -> None:
@@ -344,14 +344,14 @@ class _Half:
         computed = self.graph.find_nodes(op="call_function", target=aten.convolution.default)
         if not computed or not torch.backends.mkldnn.is_available():
             return []
-        found = [
+        images = [
             joined
             for joined in self.graph.find_nodes(op="call_function", target=aten.cat.default)
             if is_image(joined) and not convolutions.isdisjoint(reader.target for reader in joined.users)
         ]
-        for joined in found:  # Inductor takes strides from here
+        for joined in images:  # Inductor takes strides from here
             joined.meta["val"] = joined.meta["val"].contiguous(memory_format=torch.channels_last)
-        return found
+        return images
 
 
 def _last_read(node: FxNode, place: Mapping[FxNode, int]) -> int:

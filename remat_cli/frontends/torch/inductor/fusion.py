@@ -89,16 +89,16 @@ class Fusion:
 def fusion(joint: GraphModule) -> Fusion:
     """The groups of the joint graph module ``joint``."""
     nodes = _alive(joint.graph.nodes)
-    found = Fusion(set(), {})
+    groups = Fusion(set(), {})
     makers: list[FxNode] = []
     for node in nodes:
         tensors = tensors_in(node.meta.get("val")) if node.op != "output" else []
-        new = [tensor for _, tensor in tensors if storage(tensor) not in found.owner]
-        found.owner.update((storage(tensor), node) for tensor in new)
+        new = [tensor for _, tensor in tensors if storage(tensor) not in groups.owner]
+        groups.owner.update((storage(tensor), node) for tensor in new)
         if new and node.op == "call_function":
             makers.append(node)
-    _Choice(found, nodes, makers).run()
-    return found
+    _Choice(groups, nodes, makers).run()
+    return groups
 
 
 def _alive(nodes: Iterable[FxNode]) -> list[FxNode]:
@@ -114,17 +114,17 @@ def _alive(nodes: Iterable[FxNode]) -> list[FxNode]:
 class _Choice:
     """Chooses what is inlined. ``makers`` are the operations that make memory; the rest are views, inputs, results."""
 
-    def __init__(self, found: Fusion, nodes: Sequence[FxNode], makers: Sequence[FxNode]) -> None:
-        self.found, self.makers = found, makers
+    def __init__(self, fusion: Fusion, nodes: Sequence[FxNode], makers: Sequence[FxNode]) -> None:
+        self.found, self.makers = fusion, makers
         self.readers: dict[FxNode, list[FxNode]] = {maker: [] for maker in makers}
         self.stored: set[FxNode] = set()
         for node in nodes:
             if node.op == "output":
-                self.stored.update(map(found.maker, node.all_input_nodes))
+                self.stored.update(map(fusion.maker, node.all_input_nodes))
             elif node in self.readers:
                 self._reads(node)
             elif _name(node) in _NEEDS_MEMORY or str(node.target).endswith("view.dtype"):
-                self.stored.add(found.maker(node))
+                self.stored.add(fusion.maker(node))
 
     def _reads(self, node: FxNode) -> None:
         makers = dict.fromkeys(map(self.found.maker, node.all_input_nodes))
@@ -169,12 +169,12 @@ class _Choice:
 
     def _groups(self) -> dict[FxNode, set[FxNode]]:
         """For each operation, the stored ones whose groups it is in if it is inlined."""
-        found: dict[FxNode, set[FxNode]] = {}
+        groups: dict[FxNode, set[FxNode]] = {}
         for maker in reversed(self.makers):
-            found[maker] = set()
+            groups[maker] = set()
             for reader in self.readers[maker]:
-                found[maker] |= {reader} if reader in self.stored else found[reader]
-        return found
+                groups[maker] |= {reader} if reader in self.stored else groups[reader]
+        return groups
 
 
 def _in_loop(node: FxNode) -> bool:
@@ -202,8 +202,8 @@ def _name(node: FxNode) -> str:
 
 def _memory(node: FxNode, maker: FxNode) -> list[tuple[int, int]]:
     """Identity and bytes of the memory in which the result of ``node`` lies; inputs are there in any case."""
-    found = tensors_in(node.meta.get("val"))
-    return [(storage(t), storage_bytes(t) if maker.op == "call_function" else 0) for _, t in found]
+    tensors = tensors_in(node.meta.get("val"))
+    return [(storage(t), storage_bytes(t) if maker.op == "call_function" else 0) for _, t in tensors]
 
 
 def _bytes(node: FxNode) -> int:

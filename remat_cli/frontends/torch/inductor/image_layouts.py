@@ -88,15 +88,15 @@ def _read_by_gradients(joint: FxGraph, mode: FakeMode) -> list[FxNode]:
     import torch
 
     contiguous = {"memory_format": torch.contiguous_format}
-    found = []
+    copies = []
     for node in joint.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default):
         if not _in_many_parts(node):
             continue
         for k in (0, 1):
             copy = _copied(joint, node.args[k], node, mode, torch.contiguous_format, contiguous)
             node.update_arg(k, copy)
-            found.append(copy)
-    return found
+            copies.append(copy)
+    return copies
 
 
 def _results_laid_out(joint: FxGraph, mode: FakeMode) -> list[FxNode]:
@@ -110,11 +110,11 @@ def _results_laid_out(joint: FxGraph, mode: FakeMode) -> list[FxNode]:
         weight = node.args[2] if LAYOUT not in node.args[2].meta else node.args[2].args[0]
         if not is_image(weight) or _has_channels_last(weight) or reads_contiguous_copies(node):
             continue
-        for made in node.users:
+        for gradient in node.users:
             # Item 1 is the gradient of the weight.
-            if made.target is operator.getitem and made.args[1] == 1 and set(made.users) == {output}:
-                copies[made] = _copied(joint, made, made.next, mode, torch.contiguous_format, contiguous)
-    output.args = ([copies.get(made, made) for made in output.args[0]],)
+            if gradient.target is operator.getitem and gradient.args[1] == 1 and set(gradient.users) == {output}:
+                copies[gradient] = _copied(joint, gradient, gradient.next, mode, torch.contiguous_format, contiguous)
+    output.args = ([copies.get(gradient, gradient) for gradient in output.args[0]],)
     return list(copies.values())
 
 
@@ -159,7 +159,7 @@ def _has_channels_last(node: FxNode) -> bool:
     return bool(node.meta["val"].is_contiguous(memory_format=torch.channels_last))
 
 
-def _copied(joint: FxGraph, read: FxNode, before: FxNode, mode: FakeMode, layout: Any, told: dict[str, Any]) -> Any:
+def _copied(joint: FxGraph, read: FxNode, before: FxNode, mode: FakeMode, layout: Any, options: dict[str, Any]) -> Any:
     """A copy of ``read`` before the node ``before``.
 
     It belongs to the module of ``before``, which reads it; that of a gradient, to the module of the gradient.
@@ -167,11 +167,11 @@ def _copied(joint: FxGraph, read: FxNode, before: FxNode, mode: FakeMode, layout
     import torch
 
     with joint.inserting_before(before):
-        copy = joint.call_function(torch.ops.aten.clone.default, (read,), told)
+        copy = joint.call_function(torch.ops.aten.clone.default, (read,), options)
     place = read.args[0] if read.target is operator.getitem else before
     copy.meta = {key: place.meta[key] for key in _NAMING if key in place.meta}
     with mode:
-        copy.meta |= {"val": copy.target(read.meta["val"], **told), LAYOUT: layout}
+        copy.meta |= {"val": copy.target(read.meta["val"], **options), LAYOUT: layout}
     return copy
 
 
@@ -186,8 +186,8 @@ def _is_told(module: GraphModule, node: FxNode) -> bool:
     """Whether a plan has made a graph module and says in which layout a result is: as it is given, or copied."""
     if LIMIT not in module.meta:
         return False
-    given = getattr(node.meta.get("val"), "device", None) if node.op == "placeholder" else None
-    return LAYOUT in node.meta or (given is not None and given.type == "cpu")
+    device = getattr(node.meta.get("val"), "device", None) if node.op == "placeholder" else None
+    return LAYOUT in node.meta or (device is not None and device.type == "cpu")
 
 
 def _take_less(module: GraphModule) -> bool:
@@ -196,8 +196,8 @@ def _take_less(module: GraphModule) -> bool:
 
     if LIMIT not in module.meta or not torch.backends.mkldnn.is_available():
         return False
-    found = module.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default)
-    read = [node.args[:3] for node in found]
+    gradients = module.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default)
+    read = [node.args[:3] for node in gradients]
     depthwise = [nodes for nodes in read if is_depthwise(nodes[2])]
     if not depthwise or any(weight.meta["val"].device.type != "cpu" for _, _, weight in read):
         return False

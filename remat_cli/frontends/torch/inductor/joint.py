@@ -69,19 +69,19 @@ def captured_joint(joint: GraphModule, forward_outputs: int, tensors: Sequence[T
     import torch
 
     graph = torch.fx.Graph()
-    made: dict[FxNode, FxNode] = {}
+    copies_of: dict[FxNode, FxNode] = {}
     writes = [node for node in joint.graph.nodes if _writes(node)]
     mode = new_fake_mode()  # without a cache, unlike Inductor's own: see exact_sizes
     with torch.no_grad(), exact_sizes(), mode:
         for node in joint.graph.nodes:
             if node.op == "output":
-                _outputs(graph, node, writes, made, forward_outputs)
+                _outputs(graph, node, writes, copies_of, forward_outputs)
             elif node not in writes:
-                made[node] = copy = graph.node_copy(node, made.__getitem__)
+                copies_of[node] = copy = graph.node_copy(node, copies_of.__getitem__)
                 copy.meta = dict(node.meta)
                 _set_value(copy, mode)
         copies = lay_out(graph, mode)
-    metas = {copy: node.meta for node, copy in made.items()}
+    metas = {copy: node.meta for node, copy in copies_of.items()}
     metas |= {copy: _meta(copy, metas[copy.args[0]]["val"]) for copy in copies}
     return Captured(
         torch.fx.GraphModule(joint, graph),
@@ -112,15 +112,15 @@ def _writes(node: FxNode) -> bool:
 
 
 def _outputs(
-    graph: FxGraph, output: FxNode, writes: Sequence[FxNode], made: dict[FxNode, FxNode], forward_outputs: int
+    graph: FxGraph, output: FxNode, writes: Sequence[FxNode], copies_of: dict[FxNode, FxNode], forward_outputs: int
 ) -> None:
     """Add the output node: what is written, then what ``output`` returns."""
-    known = descriptors()
-    results = [made.get(result) for result in output.args[0]]
-    new = graph.output((*(made[node.args[1]] for node in writes), *results))
+    kinds = descriptors()
+    results = [copies_of.get(result) for result in output.args[0]]
+    new = graph.output((*(copies_of[node.args[1]] for node in writes), *results))
     new.meta = dict(output.meta)
-    told = [known.InputMutationAOTOutput(node.args[0].meta["desc"]) for node in writes]
-    new.meta["desc"] = [*told, *output.meta["desc"]]
+    descriptions = [kinds.InputMutationAOTOutput(node.args[0].meta["desc"]) for node in writes]
+    new.meta["desc"] = [*descriptions, *output.meta["desc"]]
 
 
 def _set_value(node: FxNode, mode: FakeMode) -> None:
@@ -133,5 +133,5 @@ def _set_value(node: FxNode, mode: FakeMode) -> None:
     elif node.op == "get_attr":
         node.meta["val"] = mode.from_tensor(getattr(node.graph.owning_module, node.target)) if value is None else value
     elif is_operator(node.target) or getattr(node.target, "__name__", "") == "getitem":
-        given = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda argument: argument.meta["val"])
-        node.meta["val"] = node.target(*given[0], **given[1])
+        arguments = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda argument: argument.meta["val"])
+        node.meta["val"] = node.target(*arguments[0], **arguments[1])

@@ -93,8 +93,8 @@ def _schedule(scheduler: Scheduler) -> _Schedule | None:
         return None
     if getattr(scheduler, LIMIT, None) is None:  # it is asked first before anything is joined
         setattr(scheduler, LIMIT, _Schedule.of(scheduler, limit))
-    found: _Schedule = getattr(scheduler, LIMIT)
-    return found
+    schedule: _Schedule = getattr(scheduler, LIMIT)
+    return schedule
 
 
 def _ends(scheduler: Scheduler) -> bool:
@@ -147,21 +147,21 @@ class _Schedule:
     def of(cls, scheduler: Scheduler, limit: Limit) -> _Schedule:
         """The operations of ``scheduler``, none of which are joined yet."""
         nodes = list(scheduler.nodes)
-        made = buffer_sizes(scheduler)
-        number = {name: k for k, name in enumerate([*limit.given, *made.sizes])}
-        sizes = [(0, size) for size in limit.given.values()] + list(made.sizes.values())
+        buffers = buffer_sizes(scheduler)
+        number = {name: k for k, name in enumerate([*limit.given, *buffers.sizes])}
+        sizes = [(0, size) for size in limit.given.values()] + list(buffers.sizes.values())
         at = {name: k for k, node in enumerate(nodes) for name in node.get_buffer_names()}
         reads = [
-            sorted({number[real] for name in made.read_by(node) if (real := made.real(name)) in number})
+            sorted({number[real] for name in buffers.read_by(node) if (real := buffers.real(name)) in number})
             for node in nodes
         ]
-        found = cls(
+        schedule = cls(
             scheduler=scheduler,
             names=[node.get_name() for node in nodes],
             place={one.get_name(): k for k, node in enumerate(nodes) for one in (node, *node.get_nodes())},
             reads=reads,
             makes=[
-                sorted({number[real] for name in node.get_buffer_names() if (real := made.real(name)) in number})
+                sorted({number[real] for name in node.get_buffer_names() if (real := buffers.real(name)) in number})
                 for node in nodes
             ],
             before=[
@@ -169,15 +169,15 @@ class _Schedule:
                 for k, node in enumerate(nodes)
             ],
             sizes=sizes,
-            kept={number[made.real(name)] for name in made.results if made.real(name) in number},
-            joined={number[name] for name in made.joined if name in number},
+            kept={number[buffers.real(name)] for name in buffers.results if buffers.real(name) in number},
+            joined={number[name] for name in buffers.joined if name in number},
             workspaces=[limit.workspaces.get(called_by(node), 0) for node in nodes],
             given_bytes=sum(limit.given.values()),
         )
         # Where Inductor's own order takes more than the plan even without a join, joins must not make it worse.
-        alone = found._peak(list(range(len(nodes))))
-        found.limit_bytes = max(limit.peak_bytes, alone)
-        return found
+        alone = schedule._peak(list(range(len(nodes))))
+        schedule.limit_bytes = max(limit.peak_bytes, alone)
+        return schedule
 
     def allows(self, node1: SchedulerNode, node2: SchedulerNode) -> bool:
         """Whether the peak stays within the limit if two operations, or loops, are joined."""
@@ -211,7 +211,7 @@ class _Schedule:
         """The names of the loops after which a C++ function must end to stay within the limit, in Inductor's order."""
         operations = list(self.scheduler.nodes)
         order = [sorted({self.place[one.get_name()] for one in operation.get_nodes()}) for operation in operations]
-        found: set[str] = set()
+        ends: set[str] = set()
         live, waiting, before = self.given_bytes, 0, ""  # bytes that the function frees at its end, and its last loop
         for operation, (taken, freed) in zip(operations, self._memory(order), strict=True):
             if not is_loop(operation):  # a call of a library: the function before it has ended
@@ -219,11 +219,11 @@ class _Schedule:
                 continue
             # The function allocates what its loops make before it runs, and frees what they read after it has run.
             if before and live + taken > self.limit_bytes:
-                found.add(before)
+                ends.add(before)
                 live, waiting = live - waiting, 0
             live, waiting = live + taken, waiting + freed
             before = operation.get_name() if makes_code(operation) else before
-        return frozenset(found)
+        return frozenset(ends)
 
     def _memory(self, order: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
         """Bytes that each loop takes when it begins, and gives back when it ends; loops are lists of operations."""

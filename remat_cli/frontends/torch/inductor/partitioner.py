@@ -123,12 +123,12 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
         """The forward and the backward graph module of ``gm``; Inductor's own if there is no plan."""
         with real_tensors():  # Inductor calls this under its own fake mode, and here is another
             try:
-                made = self._divided(gm, num_fwd_outputs)
+                halves = self._divided(gm, num_fwd_outputs)
             except CaptureFailed as error:
                 self._refuse([error.message])
-                made = None
-        if made is not None:
-            return made
+                halves = None
+        if halves is not None:
+            return halves
         forward, backward = min_cut(gm, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
         return forward, backward
 
@@ -186,12 +186,12 @@ def settings_with(partitioner: Partitioner) -> dict[str, Any]:
 
 def _inputs(joint: GraphModule) -> tuple[Tensor | None, ...]:
     """The fake tensors behind the inputs of a joint graph, in the order of the compiler."""
-    found = {}
+    tensors = {}
     for node in joint.graph.find_nodes(op="placeholder"):
         number = getattr(node.meta.get("desc"), "idx", None)
         if number is not None and tensors_in(node.meta.get("val")):
-            found[number] = node.meta["val"]
-    return tuple(found.get(k) for k in range(max(found, default=-1) + 1))
+            tensors[number] = node.meta["val"]
+    return tuple(tensors.get(k) for k in range(max(tensors, default=-1) + 1))
 
 
 def _no_model() -> Model:

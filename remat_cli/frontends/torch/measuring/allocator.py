@@ -287,8 +287,8 @@ def _step(
         if isinstance(statement, Compute):
             node = graph.nodes[statement.node]
             first = allocator.allocate(node.workspace if habit.workspace_first else 0)
-            made = list(zip(statement.registers, graph.values_of(statement.node), strict=True))
-            for register, value in reversed(made) if habit.last_first else made:
+            outputs = list(zip(statement.registers, graph.values_of(statement.node), strict=True))
+            for register, value in reversed(outputs) if habit.last_first else outputs:
                 held[register] = allocator.allocate(graph.size[value])
             allocator.release(first or allocator.allocate(node.workspace))
             if statement.node == step.tangents:

@@ -72,9 +72,9 @@ def _on_cuda(operations: Operations, index: int) -> int:
         torch.cuda.reset_peak_memory_stats()
         result = function()
         torch.cuda.synchronize()
-        highest, kept = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
+        highest, afterwards = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
         del result
-    return max(0, int(highest - max(before, kept)))
+    return max(0, int(highest - max(before, afterwards)))
 
 
 def _on_cpu(operations: Operations, indices: Sequence[int]) -> list[int]:
@@ -140,13 +140,13 @@ def _without_collection() -> Iterator[None]:
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
     """Silence standard error: no setting stops the profiler's library from announcing its start and stop there."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         os.close(nowhere)
 
 
@@ -181,15 +181,15 @@ def counted(graph: Graph, operations: Operations, indices: Sequence[int]) -> Gra
         indices: The nodes.
     """
     kinds = groups((operations.kind(index), index) for index in indices)
-    found = kept_workspaces(operations, [members[0] for members in kinds])
-    failed = sorted({operations.step.operations[index].call for index, taken in found.items() if taken is None})
+    workspace_of = kept_workspaces(operations, [members[0] for members in kinds])
+    failed = sorted({operations.step.operations[index].call for index, taken in workspace_of.items() if taken is None})
     if failed:
         names = ", ".join(failed[:_MOST_NAMES]) + (", ..." if len(failed) > _MOST_NAMES else "")
         warn(f"remat: the workspace of {names} could not be measured, and is not counted: set reserve for it")
     nodes = list(graph.nodes)
     for members in kinds:
         for index in members:
-            nodes[index] = replace(nodes[index], workspace=max(nodes[index].workspace, found[members[0]] or 0))
+            nodes[index] = replace(nodes[index], workspace=max(nodes[index].workspace, workspace_of[members[0]] or 0))
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -209,22 +209,22 @@ def kept_workspaces(
         "workspaces", _METHOD, torch.are_deterministic_algorithms_enabled(), torch.backends.mkldnn.enabled
     )
     keys = {index: hashlib.sha256(operations.kind(index).encode()).hexdigest()[:24] for index in indices}
-    known = _SEEN.setdefault(path, {})
-    if not keys.keys() <= {index for index in indices if keys[index] in known}:
-        known |= _read(path)
-    missing = [index for index in indices if keys[index] not in known]
+    entries = _SEEN.setdefault(path, {})
+    if not keys.keys() <= {index for index in indices if keys[index] in entries}:
+        entries |= _read(path)
+    missing = [index for index in indices if keys[index] not in entries]
     if missing:
         failed = set[int]()
         with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
             for index, workspace in zip(missing, _measured(operations, missing, failed), strict=True):
                 if index not in failed:
-                    known[keys[index]] = workspace
+                    entries[keys[index]] = workspace
         try:
             # Another process may have written meanwhile.
-            write_text(str(path), json.dumps(_read(path) | known, indent=0, sort_keys=True) + "\n")
+            write_text(str(path), json.dumps(_read(path) | entries, indent=0, sort_keys=True) + "\n")
         except UsageError as error:  # the next process measures again
             tell(f"the workspace of operations is not kept: {error.message}")
-    return {index: known.get(keys[index]) for index in indices}
+    return {index: entries.get(keys[index]) for index in indices}
 
 
 def _measured(operations: Operations, indices: Sequence[int], failed: set[int]) -> list[int]:
@@ -233,14 +233,14 @@ def _measured(operations: Operations, indices: Sequence[int], failed: set[int]) 
         return workspaces(operations, indices)
     except ExecutionFailed:
         pass
-    found = []
+    sizes = []
     for index in indices:
         try:
-            found += workspaces(operations, [index])
+            sizes += workspaces(operations, [index])
         except ExecutionFailed:
             failed.add(index)
-            found.append(0)
-    return found
+            sizes.append(0)
+    return sizes
 
 
 def _read(path: Path) -> dict[str, int]:

@@ -117,27 +117,27 @@ class Operations:
             value: [tensor.spec for tensor in self.step.tensors(value)] for value in self.step.graph.nodes[index].inputs
         }
         return {
-            value: [self._empty_mask(spec) for spec in found]
-            for value, found in specs.items()
-            if any(spec.dtype.startswith(("int", "uint")) for spec in found)
+            value: [self._empty_mask(spec) for spec in tensors]
+            for value, tensors in specs.items()
+            if any(spec.dtype.startswith(("int", "uint")) for spec in tensors)
         }
 
-    def _bound(self, index: int, made: dict[int, list[Tensor]]) -> Callable[[], Any]:
+    def _bound(self, index: int, values_of: dict[int, list[Tensor]]) -> Callable[[], Any]:
         node, operation = self.step.graph.nodes[index], self.step.operations[index]
         read = list(tensors_read((*operation.args, *operation.kwargs.values())))
         places = {tensor.number: self.step.places[tensor.number] for tensor in read if isinstance(tensor, Place)}
-        given = {number: place_tensor(place, self.device, self._generator) for number, place in places.items()}
+        tensors = {number: place_tensor(place, self.device, self._generator) for number, place in places.items()}
         numbers = [tensor.number for tensor in read if isinstance(tensor, Constant)]
         constants = {number: decode_data(self.step.constants[number], self.device) for number in numbers}
         for positions, make in ((SHARES, self._share), (MASKS, self._empty_mask)):
             for tensor in tensors_read([operation.args[k] for k in positions.get(operation.call, ())]):
                 if isinstance(tensor, Place):
-                    given[tensor.number] = make(places[tensor.number].spec)
+                    tensors[tensor.number] = make(places[tensor.number].spec)
                 elif isinstance(tensor, Input):
                     value = node.inputs[tensor.position]
-                    made[value] = [make(returned.spec) for returned in self.step.tensors(value)]
-        values = {value: self._value(value, made) for value in node.inputs}
-        return call_function(self.step, index, self.device, Tensors(given, constants, values))
+                    values_of[value] = [make(returned.spec) for returned in self.step.tensors(value)]
+        values = {value: self._value(value, values_of) for value in node.inputs}
+        return call_function(self.step, index, self.device, Tensors(tensors, constants, values))
 
     def _new(self, spec: TensorSpec) -> Tensor:
         return new_tensor(spec, self.device, self._generator)
@@ -150,23 +150,23 @@ class Operations:
         mask.untyped_storage().fill_(0)
         return mask
 
-    def _value(self, value: int, made: dict[int, list[Tensor]]) -> list[Tensor]:
+    def _value(self, value: int, values_of: dict[int, list[Tensor]]) -> list[Tensor]:
         """Valid tensors for ``value``. Integers come from the operation that makes them, and so does what they are
         computed from, such as the distances behind a table of relative positions.
         """
-        if value not in made:
+        if value not in values_of:
             tensors = self.step.tensors(value)
             producer = self.step.graph.producer[value]
             computed = any(tensor.spec.dtype.startswith(("int", "uint")) for tensor in tensors)
             if (computed or producer in self._exact) and producer != self.step.tangents:
-                result = self._run(producer, made)
-                made[value] = [result if tensor.item is None else result[tensor.item] for tensor in tensors]
+                result = self._run(producer, values_of)
+                values_of[value] = [result if tensor.item is None else result[tensor.item] for tensor in tensors]
             else:
-                made[value] = [self._new(tensor.spec) for tensor in tensors]
-        return made[value]
+                values_of[value] = [self._new(tensor.spec) for tensor in tensors]
+        return values_of[value]
 
-    def _run(self, index: int, made: dict[int, list[Tensor]]) -> Any:
-        function = self._bound(index, made)
+    def _run(self, index: int, values_of: dict[int, list[Tensor]]) -> Any:
+        function = self._bound(index, values_of)
         with self.attempt(index):
             return function()
 
@@ -196,15 +196,15 @@ class Operations:
 def _exact_nodes(step: Step) -> frozenset[int]:
     """The nodes that compute from integers and constants alone: positions, distances, masks."""
     graph = step.graph
-    found: set[int] = set()
+    exact: set[int] = set()
     for index, operation in enumerate(step.operations):
         read = tensors_read((*operation.args, *operation.kwargs.values()))
         places = [step.places[tensor.number].spec.dtype for tensor in read if isinstance(tensor, Place)]
         whole = all(dtype.startswith(("int", "uint", "bool")) for dtype in places)
-        known = all(graph.producer[value] in found for value in graph.nodes[index].inputs)
+        known = all(graph.producer[value] in exact for value in graph.nodes[index].inputs)
         if whole and known and not operation.random and index != step.tangents:
-            found.add(index)
-    return frozenset(found)
+            exact.add(index)
+    return frozenset(exact)
 
 
 def new_tensor(

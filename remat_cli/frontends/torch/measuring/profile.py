@@ -101,14 +101,14 @@ def _profiled(
     indices = [index for index in range(len(graph.nodes)) if index != step.tangents]
     kinds = groups((operations.kind(index), index) for index in indices)
     extra = workspaces(operations, [members[0] for members in kinds])
-    found: dict[int, Measured] = {}
+    measurements: dict[int, Measured] = {}
     for members, workspace in zip(told(kinds, progress), extra, strict=True):
-        found |= dict.fromkeys(members, _measured(operations, members[0], repeats, warmup, workspace))
+        measurements |= dict.fromkeys(members, _measured(operations, members[0], repeats, warmup, workspace))
     block = _BLOCKS[device]
-    cheapest = min((m.timed.median_us for m in found.values()), default=LEAST_US)
-    nodes = [_with(step, i, found.get(i), device, cheapest) for i in range(len(graph.nodes))]
+    cheapest = min((m.timed.median_us for m in measurements.values()), default=LEAST_US)
+    nodes = [_with(step, i, measurements.get(i), device, cheapest) for i in range(len(graph.nodes))]
     said = _facts(device, repeats, warmup, len(kinds)) | {
-        "spread": {graph.nodes[i].id: round(m.timed.spread, 4) for i, m in sorted(found.items())}
+        "spread": {graph.nodes[i].id: round(m.timed.spread, 4) for i, m in sorted(measurements.items())}
     }
     padding = sum(-place.storage_bytes % block for place in step.given)
     before = read_padding(graph)
@@ -149,8 +149,8 @@ def _measured(operations: Operations, index: int, repeats: int, warmup: int, wor
         result = function()
         items = {item: storage_bytes(tensor) for item, tensor in tensors_in(result)}
         del result
-        found = timed(function, _synchronizer(operations.device), repeats, warmup)
-    return Measured(found, items, workspace)
+        times = timed(function, _synchronizer(operations.device), repeats, warmup)
+    return Measured(times, items, workspace)
 
 
 def _synchronizer(device: str) -> Callable[[], None]:
@@ -163,13 +163,13 @@ def _facts(device: str, repeats: int, warmup: int, kinds: int) -> dict[str, Any]
     """The machine and the settings of the measurement."""
     import torch
 
-    found = facts(device, "torch", str(torch.__version__), repeats, warmup, kinds)
+    about = facts(device, "torch", str(torch.__version__), repeats, warmup, kinds)
     if device == "cuda":
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        return found | {
+        return about | {
             "machine": properties.name,
             "cuda": str(torch.version.cuda),
             "cudnn": torch.backends.cudnn.version(),
             "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
         }
-    return found | host(torch.get_num_threads())
+    return about | host(torch.get_num_threads())

@@ -117,11 +117,11 @@ class _Bench:
         results, highest, reserved, host = (self._on_cuda if self.device == "cuda" else self._on_cpu)(
             runnable, tangents
         )
-        found = [kept_tensor(name, tensor) for name, tensor in zip(result_names(self.step), results, strict=True)]
+        kept = [kept_tensor(name, tensor) for name, tensor in zip(result_names(self.step), results, strict=True)]
         del results
         wait = torch.cuda.synchronize if self.device == "cuda" else lambda: None
-        taken = median_s(lambda: runnable.run(self.places, tangents), wait, steps)
-        return Measured(found, highest, taken, reserved_bytes=reserved, host_bytes=host)
+        seconds = median_s(lambda: runnable.run(self.places, tangents), wait, steps)
+        return Measured(kept, highest, seconds, reserved_bytes=reserved, host_bytes=host)
 
     def _on_cpu(self, runnable: Program, tangents: Tangent) -> tuple[list[Any], int, None, int]:
         import torch
