@@ -131,9 +131,11 @@ def exported(path: str, spec: str | None) -> dict[str, Any]:
     from remat_cli.graph.io import dump_document, graph_to_document, load_graph
 
     if spec is not None:
-        from remat_cli.frontends.torch.architectures import build_torch_graph
+        from remat_cli.frontends.torch.framework import Torch
 
-        document = graph_to_document(build_torch_graph(spec.replace("{", "{cost=flops,")))  # the same everywhere
+        document = graph_to_document(
+            Torch().export_architecture(spec.replace("{", "{cost=flops,"))
+        )  # the same everywhere
         for node in document["nodes"]:
             if "flash_attention_for_cpu" in node["op"]:
                 node["cost"] = max(node["outputs"]) // _ELEMENT_BYTES

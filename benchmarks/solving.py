@@ -196,9 +196,9 @@ def graph_of(spec: str) -> Graph:
     if spec.endswith(".json"):
         return load_graph(spec)
     if spec.startswith("torch/"):
-        from remat_cli.frontends.torch.architectures import build_torch_graph
+        from remat_cli.frontends.torch.framework import Torch
 
-        return build_torch_graph(spec.replace("{", "{cost=flops,"))  # the same on every machine
+        return Torch().export_architecture(spec.replace("{", "{cost=flops,"))  # the same on every machine
     family, _, nodes = spec.rpartition("-")
     if nodes.isdigit() and family == "chain":
         return chain(int(nodes))

@@ -275,7 +275,7 @@ def test_a_wrong_type_is_an_error_of_remat_that_names_the_argument(tmp_path: Pat
     assert refused > 150
 
 
-def test_pytorch_functions_refuse_wrong_types_too() -> None:
+def test_functions_of_frameworks_refuse_wrong_arguments_too() -> None:
     for call, message in (
         (lambda: remat.fit(None, None, 0.8), "budget is 0.8, less than one byte"),
         (lambda: remat.fit(None, None, "8GB", reserve=[1]), r"reserve is list \[1\]"),
@@ -290,6 +290,9 @@ def test_pytorch_functions_refuse_wrong_types_too() -> None:
         (lambda: remat.remat_backend(5), "plan is int 5"),
         (lambda: remat.export_torch(5), "text is int 5"),
         (lambda: remat.export_torch_parts(5), "text is int 5"),
+        (lambda: remat.export_jax("train.py:build", device="gpu"), "JAX knows no device gpu"),
+        (lambda: remat.export_jax("train.py:build", scans="short"), '"short" is no scans'),
+        (lambda: remat.export_tensorflow("train.py:build", device="cuda"), "TensorFlow knows no device cuda"),
     ):
         with pytest.raises(remat.UsageError, match=message):
             call()

@@ -98,19 +98,19 @@ def unet(batch: int = 4, resolution: int = 64, width: int = 16, depth: int = 3) 
 
 def scanned(layers: int = 8, batch: int = 8, sequence: int = 64, width: int = 128) -> tuple[Any, tuple[Any, ...]]:
     """A transformer whose equal layers are one ``jax.lax.scan``, with their parameters in single arrays."""
-    from remat_cli.frontends.jax.models import transformer
+    from remat_cli.frontends.jax import models
 
-    shapes = transformer.shapes(1, width, sequence, 512)
+    shapes = models.transformer_shapes(1, width, sequence, 512)
     stacked = jax.tree_util.tree_map(lambda s: _shape(layers, *s.shape), shapes.pop("layers")[0])
 
     def loss(parameters: Any, stacked: Any, tokens: Any) -> Any:
         def layer(x: Any, own: Any) -> tuple[Any, None]:
-            x = x + transformer.attention(own, x, 4)
-            wide = jax.nn.gelu(transformer.normalised(own["wide"], x) @ own["wide"]["in"])
+            x = x + models.attention(own, x, 4)
+            wide = jax.nn.gelu(models.normalised(own["wide"], x) @ own["wide"]["in"])
             return x + wide @ own["out"], None
 
         x, _ = jax.lax.scan(layer, parameters["tokens"][tokens] + parameters["positions"], stacked)
-        return _cross_entropy(transformer.normalised(parameters["last"], x) @ parameters["tokens"].T, tokens)
+        return _cross_entropy(models.normalised(parameters["last"], x) @ parameters["tokens"].T, tokens)
 
     return loss, (shapes, stacked, jax.ShapeDtypeStruct((batch, sequence), jnp.int32)), {"argnums": (0, 1)}
 

@@ -15,7 +15,7 @@ from benchmarks.frame import Column, Row, Session, Table
 from benchmarks.lanes import Cell, rows_of
 
 if TYPE_CHECKING:
-    from remat_cli.frontends.jax.capturing.capture import Loss
+    from remat_cli.frontends.jax.capture.capture import Loss
 
 _SOLVE_S, _QUICK_SOLVE_S = 20.0, 2.0
 _QUICK = "transformer, 4 layers"
@@ -85,9 +85,9 @@ def _row(table: Table, name: str, measure: Callable[[], Row]) -> Row:
 
 def op_by_op(loss: Loss, arguments: tuple[Any, ...]) -> tuple[int, int]:
     """Number of equations, and the peak of their values if each were an operation of its own."""
-    from remat_cli.frontends.jax.capturing.capture import capture
-    from remat_cli.frontends.jax.capturing.functions import spec_of
-    from remat_cli.frontends.jax.capturing.lower import items_of
+    from remat_cli.frontends.jax.capture.capture import capture
+    from remat_cli.frontends.jax.capture.functions import spec_of
+    from remat_cli.frontends.jax.capture.lower import items_of
     from remat_cli.graph.model import Graph, Node
     from remat_cli.plan.derive import peak
 
@@ -105,7 +105,7 @@ def op_by_op(loss: Loss, arguments: tuple[Any, ...]) -> tuple[int, int]:
 
 
 def _exported(build: Callable[[], Any]) -> Any:
-    from remat_cli.frontends.jax.capturing.export import export_built
+    from remat_cli.frontends.jax.capture.export import export_built
 
     return export_built(build, "step", "benchmark", device="cpu", cost="flops", tell=print)
 
@@ -116,7 +116,7 @@ def simulated(build: Callable[[], Any]) -> Row:
 
     import jax
 
-    from remat_cli.frontends.jax.capturing.capture import Loss
+    from remat_cli.frontends.jax.capture.capture import Loss
     from remat_cli.plan.derive import peak
 
     function, arguments, *options = build()

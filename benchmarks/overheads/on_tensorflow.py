@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from benchmarks.overheads.steps import Subject
 from benchmarks.tensorflow.plans import vgg16
-from remat_cli.frontends.tensorflow.architectures import build_tensorflow_graph
 from remat_cli.frontends.tensorflow.document import Step
-from remat_cli.frontends.tensorflow.executing.inputs import Given
-from remat_cli.frontends.tensorflow.executing.program import program
+from remat_cli.frontends.tensorflow.execute.inputs import Given
+from remat_cli.frontends.tensorflow.execute.program import program
+from remat_cli.frontends.tensorflow.framework import TensorFlow
 from remat_cli.frontends.tensorflow.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Statement
@@ -66,7 +66,7 @@ def runners(graph: Graph) -> Callable[[Sequence[Statement]], _Runner]:
 
 
 def _zoo(spec: str) -> Subject:
-    return Subject(spec, partial(build_tensorflow_graph, spec))
+    return Subject(spec, partial(TensorFlow().export_architecture, spec))
 
 
 SUBJECTS = {

@@ -26,14 +26,13 @@ import tensorflow as tf
 
 from benchmarks.machine import machine, versions
 from benchmarks.paper.keras_graphs import FOLDER, FORM
-from remat_cli.api import save_graph
-from remat_cli.frontends.tensorflow.capturing.capture import as_model, capture
-from remat_cli.frontends.tensorflow.capturing.costs import cost_model
-from remat_cli.frontends.tensorflow.capturing.export import export_model
-from remat_cli.frontends.tensorflow.capturing.looks import find_looks
-from remat_cli.frontends.tensorflow.capturing.lower import lower
-from remat_cli.frontends.tensorflow.capturing.reading_graph import read_graph
-from remat_cli.frontends.tensorflow.measuring.profile import profile
+from remat_cli.api import profile, save_graph
+from remat_cli.frontends.tensorflow.capture.aliases import find_aliases
+from remat_cli.frontends.tensorflow.capture.capture import as_model, capture
+from remat_cli.frontends.tensorflow.capture.costs import cost_model
+from remat_cli.frontends.tensorflow.capture.export import export_model
+from remat_cli.frontends.tensorflow.capture.graph_reader import read_graph
+from remat_cli.frontends.tensorflow.capture.lower import lower
 from remat_cli.frontends.tensorflow.reading import read_groups
 from remat_cli.graph.batched import Batched
 from remat_cli.graph.io import graph_to_document, load_graph
@@ -135,7 +134,7 @@ def smaller(whole: Graph, network: Network, batch: int) -> Graph:
     """The graph at a smaller batch, with the same operations in each node as ``whole`` has."""
     captured = capture(as_model(step(network, batch), whole.name))
     program = read_graph(captured)
-    find_looks(program)
+    find_aliases(program)
     costs = cost_model("flops")
     for op in program.ops:
         op.cost = costs.cost(program, op, captured.graph)

@@ -72,15 +72,14 @@ def run(session: Session) -> list[Row]:
 
 def _row(name: str, spec: str, rounds: int) -> Row:
     """The numbers of one model."""
-    from remat_cli.frontends.tensorflow.architectures import build_tensorflow_graph
-    from remat_cli.frontends.tensorflow.executing.inputs import Given
-    from remat_cli.frontends.tensorflow.executing.program import program
-    from remat_cli.frontends.tensorflow.measuring.profile import profile
-    from remat_cli.frontends.tensorflow.measuring.run import run_plan
+    from remat_cli.api import profile, run_plan
+    from remat_cli.frontends.tensorflow.execute.inputs import Given
+    from remat_cli.frontends.tensorflow.execute.program import program
+    from remat_cli.frontends.tensorflow.framework import TensorFlow
     from remat_cli.frontends.tensorflow.reading import read_step
     from remat_cli.plan.derive import derive
 
-    graph = profile(vgg16() if spec == _VGG16 else build_tensorflow_graph(spec), repeats=3, warmup=1)
+    graph = profile(vgg16() if spec == _VGG16 else TensorFlow().export_architecture(spec), repeats=3, warmup=1)
     share, plan = first_plan(graph, _SHARES, _SOLVE_S)
     ran = run_plan(plan, steps=1)
     step = read_step(graph)
@@ -120,7 +119,7 @@ def vgg16(batch: int = 32, resolution: int = 64) -> Any:
     import keras
     import tensorflow as tf
 
-    from remat_cli.frontends.tensorflow.capturing.export import export_model
+    from remat_cli.frontends.tensorflow.capture.export import export_model
 
     def build() -> Any:
         shape = (resolution, resolution, 3)

@@ -215,8 +215,8 @@ def batch(run: Run) -> None:
 
 def peaks(run: Run) -> None:
     """Plans with measured costs, run beside the graph without recomputation."""
-    from remat_cli.frontends.torch.architectures import build_torch_graph
-    from remat_cli.frontends.torch.measuring.profile import profile
+    from remat_cli.api import profile
+    from remat_cli.frontends.torch.framework import Torch
     from remat_cli.graph.analysis import no_remat_peak
 
     name = run.device.name
@@ -224,7 +224,7 @@ def peaks(run: Run) -> None:
         if run.left_s() < 0:
             return
         run.session.say(f"predicted and measured: {spec}")
-        graph = build_torch_graph(spec.replace("{", f"{{device={name},cost=flops,"))
+        graph = Torch().export_architecture(spec.replace("{", f"{{device={name},cost=flops,"))
         graph = profile(graph, device=name, repeats=3)
         for share in (1.0, 0.8, 0.6):
             budget = None if share == 1.0 else int(no_remat_peak(graph) * share)
@@ -237,7 +237,7 @@ def peaks(run: Run) -> None:
 
 
 def _ran(plan: Any, device: str) -> Row:
-    from remat_cli.frontends.torch.measuring.run import run_plan
+    from remat_cli.api import run_plan
 
     ran = run_plan(plan, device=device, steps=5)
     memory = ran.memory

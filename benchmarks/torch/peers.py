@@ -131,7 +131,7 @@ def measured_sizes(graph: Any, device: str) -> Any:
     """``graph`` with the sizes and workspaces that its operations have on ``device``, at the costs it had."""
     from dataclasses import replace
 
-    from remat_cli.frontends.torch.measuring.profile import profile
+    from remat_cli.api import profile
 
     profiled = profile(graph, device=device, repeats=1, warmup=1)
     nodes = tuple(replace(node, cost=old.cost) for node, old in zip(profiled.nodes, graph.nodes, strict=True))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from remat_cli.api.fitting import plans_of as plans_of
     from remat_cli.api.fitting import unfit as unfit
     from remat_cli.api.frameworks import build_graph as build_graph
+    from remat_cli.api.frameworks import export_jax as export_jax
+    from remat_cli.api.frameworks import export_tensorflow as export_tensorflow
     from remat_cli.api.frameworks import export_torch as export_torch
     from remat_cli.api.frameworks import export_torch_parts as export_torch_parts
     from remat_cli.api.frameworks import profile as profile
@@ -101,6 +103,8 @@ else:
         "remat_cli.api.fitting": ("fit", "fitted", "plans_of", "unfit"),
         "remat_cli.api.frameworks": (
             "build_graph",
+            "export_jax",
+            "export_tensorflow",
             "export_torch",
             "export_torch_parts",
             "profile",

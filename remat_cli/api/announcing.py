@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.control import Progress
-from remat_cli.frontends.torch.messages import clear_live, show_live, tell_stderr
+from remat_cli.frontends.messages import clear_live, show_live, tell_stderr
 from remat_cli.frontends.torch.training.report import Fitted, saving
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph

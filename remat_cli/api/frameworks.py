@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat_cli.api.arguments import as_text, as_whole
 from remat_cli.api.documents import Source, as_graph, as_plan
+from remat_cli.frontends.messages import tell_stderr
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
 from remat_cli.tracebacks import door
@@ -87,6 +88,57 @@ def export_torch_parts(
 
 
 @door
+def export_jax(text: str, *, device: str = "cpu", cost: str = "device", scans: str = "auto") -> Graph:
+    """The graph of the training step that ``FILE.py:NAME`` builds: what ``jax.value_and_grad`` of a loss computes.
+
+    Args:
+        text: The function: it returns (loss, arguments) or (loss, arguments, options).
+        device: ``cpu`` or ``cuda``: the device that the step is for. Nothing runs there during export.
+        cost: ``device``: time on the device at hand, whose rates are measured once, in a second, and kept; ``flops``;
+            or ``roofline:NAME``: time on a GPU by its data sheet.
+        scans: What becomes of ``jax.lax.scan``: ``unrolled``, ``blocks``, ``whole``; or ``auto``, which unrolls scans
+            of at most 64 steps and divides longer ones into blocks.
+
+    Raises:
+        CaptureFailed: If the step cannot be captured.
+        UsageError: If there is no such function, device, cost model or way to treat scans.
+        FrameworkUnavailable: If JAX is missing, or the device whose times are asked for.
+    """
+    [graph] = _exported("jax", text, device, cost, scans=scans)
+    return graph
+
+
+@door
+def export_tensorflow(text: str, *, device: str = "cpu", cost: str = "flops") -> Graph:
+    """The graph of the training step that ``FILE.py:NAME`` builds: of a Keras model, or of a function of tensors.
+
+    Args:
+        text: The function: it returns (model, batch), (model, batch, loss) or (step, inputs).
+        device: ``cpu`` or ``gpu``: the device that the step is for.
+        cost: ``flops``; or ``roofline:NAME``: time on a GPU by its data sheet. :func:`profile` measures times.
+
+    Raises:
+        CaptureFailed: If the step cannot be captured.
+        UsageError: If there is no such function, device or cost model.
+        FrameworkUnavailable: If TensorFlow or the device is missing.
+    """
+    [graph] = _exported("tf", text, device, cost)
+    return graph
+
+
+def _exported(name: str, text: str, device: str, cost: str, **options: str) -> Sequence[Graph]:
+    """The graphs of what ``text`` names, by the framework of that name."""
+    from remat_cli.frontends.frameworks import FRAMEWORKS
+
+    framework = FRAMEWORKS.load(name)()
+    framework.require_device(as_text(device, "device"))
+    framework.require_options({key: as_text(word, key) for key, word in options.items()})
+    return framework.export(
+        as_text(text, "text"), device=device, cost=as_text(cost, "cost"), tell=tell_stderr, **options
+    )
+
+
+@door
 def profile(
     graph: Graph | Source,
     *,
@@ -125,9 +177,7 @@ def profile(
     model = as_graph(graph)
     repeats, warmup, seed = as_whole(repeats, "repeats"), as_whole(warmup, "warmup", 0), as_whole(seed, "seed", 0)
     modules = _modules(libraries)
-    framework = framework_of(model)
-    framework.require_device(device)
-    return framework.profile(
+    return framework_of(model).profile(
         model,
         device=device,
         repeats=repeats,
@@ -179,7 +229,6 @@ def run_plan(
     steps, seed = as_whole(steps, "steps"), as_whole(seed, "seed", 0)
     modules = _modules(libraries)
     framework = framework_of(loaded.graph)
-    framework.require_device(device)
     return framework.run(loaded, device=device, steps=steps, seed=seed, graph=wanted, force=force, libraries=modules)
 
 

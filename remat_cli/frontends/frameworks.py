@@ -1,79 +1,59 @@
-"""The frameworks whose training steps remat exports, profiles and runs: one class each, loaded when it is asked for."""
+"""The frameworks whose training steps remat exports, profiles and runs: one class each, loaded when it is asked for.
+
+:class:`Framework` is a template. A framework says what is its own (is it here, how are its documents read, how does one
+operation run, how does one step run); what is done with that, and in which order it is checked, is written here once.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from remat_cli.errors import UsageError, Worded
+from remat_cli.frontends.captured.architectures import build_captured
+from remat_cli.frontends.captured.origin import Frontend
+from remat_cli.frontends.captured.profiling import OperationBench, profiled, require_counts
+from remat_cli.frontends.captured.running import Home, PlanBench, checked, compared
+from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.ran import Ran
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
 from remat_cli.registry import Registry
-from remat_cli.zoo.base import Architecture
-
-Tell = Callable[[str], None]
-"""Takes what the user should know now, a sentence at a time."""
 
 
-class Profile(Protocol):
-    """``graph`` with measured costs, sizes and workspaces; see :func:`remat_cli.profile` for arguments and errors."""
+class CapturedStep(Protocol):
+    """A graph with the contents of its payloads, in a form of the framework's own."""
 
-    def __call__(
-        self,
-        graph: Graph,
-        *,
-        device: str,
-        repeats: int,
-        warmup: int,
-        seed: int,
-        force: bool,
-        libraries: Sequence[str],
-        progress: Callable[[int, int], None] | None,
-    ) -> Graph:
-        """See the class."""
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
         ...
 
 
-class Run(Protocol):
-    """Runs a plan; see :func:`remat_cli.run_plan` for arguments and errors."""
-
-    def __call__(
-        self,
-        plan: Plan,
-        *,
-        device: str,
-        steps: int,
-        seed: int,
-        graph: Graph | None,
-        force: bool,
-        libraries: Sequence[str],
-    ) -> Ran:
-        """See the class."""
-        ...
+Step = TypeVar("Step", bound=CapturedStep)
 
 
-class Framework(ABC):
+class Framework(ABC, Generic[Step]):
     """A framework. Creating one imports nothing of it; its methods do.
 
     Attributes:
-        name: Begins sources (``torch:train.py:build``, ``zoo:torch/...``), and names the framework in the metadata of
-            the graphs that it makes, as ``frontend``.
-        title: Its name as people write it.
+        frontend: Its name, and what the metadata of its graphs says.
         devices: The devices that it knows, the default first.
         default_cost: The cost model of an export that names none.
         options: Options of exports that are the framework's own, with the words that each may be.
         architectures: Its models in the zoo.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
+    frontend: ClassVar[Frontend]
     devices: ClassVar[tuple[str, ...]]
     default_cost: ClassVar[str] = "device"
     options: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
-    architectures: ClassVar[Registry[Architecture]]
+    architectures: ClassVar[Registry[Any]]
+
+    # What a framework brings.
 
     @abstractmethod
     def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:
@@ -87,26 +67,142 @@ class Framework(ABC):
             options: Some of :attr:`options`, as :meth:`require_options` accepts them.
 
         Raises:
-            UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+            UsageError: If there is no such function, device or cost model.
+            FrameworkUnavailable: If the framework or the device is missing.
+            CaptureFailed: If the step cannot be captured.
         """
 
     @abstractmethod
-    def export_architecture(self, spec: str, *, tell: Tell) -> Graph:
+    def require_present(self, device: str) -> None:
+        """Check that the framework and a device to run on are here.
+
+        Raises:
+            FrameworkUnavailable: If one is missing.
+        """
+
+    @abstractmethod
+    def version(self) -> str:
+        """Version of the framework, which is here."""
+
+    @abstractmethod
+    def read(self, graph: Graph) -> Step:
+        """The contents of the payloads of a graph that this framework made.
+
+        Raises:
+            UsageError: If they are damaged, with the place.
+        """
+
+    @abstractmethod
+    def difference(self, ours: Step, theirs: Step) -> str | None:
+        """Why a plan of ``theirs`` is not a plan of ``ours``, in a few words; None if it is. Costs do not matter."""
+
+    @abstractmethod
+    def require_harmless(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
+        """Check that a step that comes from a document does nothing but compute.
+
+        Args:
+            step: The step.
+            device: The device that it will run on.
+            libraries: Python modules to import, whose operators are accepted too.
+            force: Whether it may have been exported for another version or device.
+
+        Raises:
+            UsageError: If a library cannot be imported, or libraries make no sense here.
+            ExecutionFailed: If an operation is none that graphs hold.
+        """
+
+    @abstractmethod
+    def operation_bench(self, step: Step, device: str, seed: int) -> AbstractContextManager[OperationBench]:
+        """What runs the operations of a step one by one."""
+
+    @abstractmethod
+    def plan_bench(self, step: Step, device: str, seed: int, peak_bytes: int) -> AbstractContextManager[PlanBench]:
+        """What runs plans of a step; ``peak_bytes`` is the predicted peak, for messages."""
+
+    # What is the same for all.
+
+    @property
+    def name(self) -> str:
+        """Begins sources (``torch:train.py:build``, ``zoo:torch/...``)."""
+        return self.frontend.name
+
+    @property
+    def title(self) -> str:
+        """Its name as people write it."""
+        return self.frontend.title
+
+    def export_architecture(self, spec: str, *, tell: Tell = tell_stderr) -> Graph:
         """The graph of a model of the zoo, such as ``torch/resnet50{batch=32}``.
 
         Raises:
-            UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+            UsageError, FrameworkUnavailable, CaptureFailed: As for :meth:`export`, and for options out of range.
         """
+        return build_captured(self.architectures, spec, tell)
 
-    @property
-    @abstractmethod
-    def profile(self) -> Profile:
-        """What measures the graphs that this framework made."""
+    def profile(
+        self,
+        graph: Graph,
+        *,
+        device: str = "cpu",
+        repeats: int = 10,
+        warmup: int = 2,
+        seed: int = 0,
+        force: bool = False,
+        libraries: Sequence[str] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Graph:
+        """``graph`` with measured costs, sizes and workspaces; see :func:`remat_cli.profile`, also for errors."""
+        require_counts(repeats, warmup)
+        self.frontend.require(graph)
+        self.require_device(device)
+        self.require_present(device)
+        step = self.read(graph)
+        self._require_runnable(step, device, libraries, force=force)
+        with self.operation_bench(step, device, seed) as bench:
+            return profiled(bench, repeats, warmup, progress)
 
-    @property
-    @abstractmethod
-    def run(self) -> Run:
-        """What runs plans for them."""
+    def run(
+        self,
+        plan: Plan,
+        *,
+        device: str = "cpu",
+        steps: int = 3,
+        seed: int = 0,
+        graph: Graph | None = None,
+        force: bool = False,
+        libraries: Sequence[str] = (),
+    ) -> Ran:
+        """Run ``plan``, and compare it with its graph; see :func:`remat_cli.run_plan` for arguments and errors."""
+        seen = checked(plan, self.frontend, steps)
+        if graph is not None:
+            self.frontend.require(graph)
+        self.require_device(device)
+        self.require_present(device)
+        step = self.read(plan.graph)
+        if graph is not None:
+            self._require_same(step, graph)
+        self._require_runnable(step, device, libraries, force=force)
+        with self.plan_bench(step, device, seed, seen.peak_bytes) as bench:
+            return compared(plan, seen, bench, Home(self.name, self.version(), device), steps)
+
+    def _require_runnable(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
+        """Check that a step is for this version of the framework and this device, and does nothing but compute."""
+        if not force:
+            self.frontend.require_home(step.graph, self.version(), device)
+        self.require_harmless(step, device, libraries, force=force)
+
+    def _require_same(self, planned: Step, wanted: Graph) -> None:
+        """Check that a plan of ``planned`` computes the same as ``wanted``. Costs and names do not matter.
+
+        Raises:
+            UsageError: If it does not, with the first difference.
+        """
+        reason = self.difference(self.read(wanted), planned)
+        if reason is not None:
+            raise UsageError(
+                f"the plan of {planned.graph.name} is for another graph than {wanted.name}: {reason}",
+                hint="solve the graph that is to be run",
+            )
 
     def require_options(self, options: Mapping[str, str]) -> None:
         """Refuse options of an export that this framework does not have.
@@ -133,7 +229,7 @@ class Framework(ABC):
             raise UsageError(f"{self.title} knows no device {device}", hint=f"choose {' or '.join(self.devices)}")
 
 
-FRAMEWORKS: Registry[Framework] = Registry(
+FRAMEWORKS: Registry[Framework[Any]] = Registry(
     kind="framework",
     table={
         "jax": "remat_cli.frontends.jax.framework:Jax",
@@ -144,7 +240,7 @@ FRAMEWORKS: Registry[Framework] = Registry(
 )
 
 
-def framework_of(graph: Graph) -> Framework:
+def framework_of(graph: Graph) -> Framework[Any]:
     """The framework that made ``graph``.
 
     Raises:

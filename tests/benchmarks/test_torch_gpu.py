@@ -11,7 +11,7 @@ from benchmarks.frame import Session
 from benchmarks.torch import gpu
 from benchmarks.torch.batches import largest, stretched
 from benchmarks.torch.devices import Cpu, Cuda
-from remat_cli.frontends.torch.architectures import build_torch_graph
+from remat_cli.frontends.torch.framework import Torch
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_the_largest_that_fits_is_found_in_few_steps(limit, start, near):
 
 def test_graphs_of_other_batches_are_as_captured():
     spec = "torch/unet{{batch={},resolution=32,width=2,depth=1,cost=flops}}"
-    two, four, seven = (build_torch_graph(spec.format(batch)) for batch in (2, 4, 7))
+    two, four, seven = (Torch().export_architecture(spec.format(batch)) for batch in (2, 4, 7))
     made = stretched(two, four, 2.5, 0)
     assert made.fixed_memory == seven.fixed_memory
     assert [node.outputs for node in made.nodes] == [node.outputs for node in seven.nodes]

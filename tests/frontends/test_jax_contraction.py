@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from remat_cli.frontends.jax.capturing.contraction import Item, contracted, members_of
+from remat_cli.frontends.jax.capture.contraction import Item, contracted, members_of
 
 
 def random_step(seed):

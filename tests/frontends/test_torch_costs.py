@@ -20,13 +20,14 @@ from remat_cli.extras import install_command
 from remat_cli.frontends.aten.program import TANGENTS
 from remat_cli.frontends.rates import LAUNCH_US, MACHINES
 from remat_cli.frontends.torch import installed
-from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES, build_torch_graph
+from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
 from remat_cli.frontends.torch.capturing.costs import cost_model
 from remat_cli.frontends.torch.capturing.naming import clean_path
 from remat_cli.frontends.torch.codec import decode, decode_data, encode, encode_data, operator_named
 from remat_cli.frontends.torch.document import Named, Operation, Placeholder, Returned, Step, TensorSpec
 from remat_cli.frontends.torch.executing.program import Writer
 from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph, Node
@@ -137,7 +138,7 @@ def without_copies(graph):
     ],
 )
 def test_the_zoo_has_the_models_that_are_usually_compared(spec, nodes, values_mb, parameters):
-    graph = build_torch_graph(spec)
+    graph = Torch().export_architecture(spec)
     assert without_copies(graph) == nodes + 1  # that of the tangents
     assert (no_remat_peak(graph) - graph.fixed_memory) / 1e6 == pytest.approx(values_mb, abs=0.05)
     assert graph.metadata["parameters"] == parameters
@@ -148,7 +149,7 @@ def test_gpt2_is_as_deep_as_it_says():
     """Nodes, bytes and parameters grow evenly with the depth: two shallow captures tell of the deep one."""
 
     def counted(depth):
-        graph = build_torch_graph(f"torch/gpt2{{depth={depth}}}")
+        graph = Torch().export_architecture(f"torch/gpt2{{depth={depth}}}")
         assert graph.metadata["notes"] == []
         return without_copies(graph), no_remat_peak(graph) - graph.fixed_memory, graph.metadata["parameters"]
 

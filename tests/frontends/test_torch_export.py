@@ -17,13 +17,15 @@ from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.capturing.construction import as_model
 from remat_cli.frontends.torch.executing.program import program
 from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.measuring.memory import live_storages
-from remat_cli.frontends.torch.measuring.run import run_plan
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.document import parse_document
 from remat_cli.graph.io import dump_document, graph_from_document, graph_to_document
 from remat_cli.graph.model import Phase
 from remat_cli.plan.derive import derive, peak
+
+run_plan = Torch().run
 
 MODELS = ("mlp", "conv", "tied", "in_place", "attention")
 _graphs: dict[str, object] = {}

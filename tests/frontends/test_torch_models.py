@@ -16,12 +16,13 @@ import remat_cli
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.document import TensorSpec
 from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.measuring.operations import new_tensor, seeded
-from remat_cli.frontends.torch.measuring.profile import profile
-from remat_cli.frontends.torch.measuring.run import run_plan
 from remat_cli.frontends.torch.training.fitting import fit_module
 from remat_cli.frontends.torch.training.remat_backend import remat_backend
 from remat_cli.zoo.registry import build_graph
+
+profile, run_plan = Torch().profile, Torch().run
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -13,15 +13,19 @@ from torch_plans import graph_of
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
+from remat_cli.frontends.captured.profiling import profiled
 from remat_cli.frontends.torch.document import TensorSpec
 from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.measuring import profile as profiling
 from remat_cli.frontends.torch.measuring.memory import above_end, changes_of
 from remat_cli.frontends.torch.measuring.operations import Operations, new_tensor, place_tensors, seeded
-from remat_cli.frontends.torch.measuring.profile import profile
+from remat_cli.frontends.torch.measuring.profile import operation_bench
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.io import dump_document, graph_to_document, load_graph
 from remat_cli.zoo.registry import build_graph
+
+profile = Torch().profile
 
 
 @pytest.fixture(scope="module")
@@ -202,8 +206,14 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
         profile(graph_of("mlp"), device="cuda")
 
 
+def measured_alone(graph):
+    """As fit measures what it has captured itself."""
+    with operation_bench(read_step(graph), "cpu", seed=0) as bench:
+        return profiled(bench, repeats=1, warmup=0)
+
+
 @pytest.mark.parametrize(
-    ("payload", "captured", "words"),
+    ("payload", "trusted", "words"),
     [
         ({"call": "aten.nonsense.default"}, True, 'has no operator "aten.nonsense.default"'),
         (
@@ -215,13 +225,14 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
         ({"args": [{"input": 0}] * 3}, False, r"node layers.2/addmm \(aten.addmm.default\) cannot run: "),
     ],
 )
-def test_an_operation_that_fails_is_named(payload, captured, words):
+def test_an_operation_that_fails_is_named(payload, trusted, words):
     graph = graph_of("mlp")
     nodes = [
         replace(node, payload=node.payload | payload) if node.id == "layers.2/addmm" else node for node in graph.nodes
     ]
+    changed = replace(graph, nodes=tuple(nodes))
     with pytest.raises(ExecutionFailed, match=words):
-        profile(replace(graph, nodes=tuple(nodes)), repeats=1, captured=captured)
+        measured_alone(changed) if trusted else profile(changed, repeats=1)
 
 
 def test_from_export_to_a_plan_on_the_command_line(tmp_path, monkeypatch, capsys):

@@ -11,8 +11,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch_plans import plan_of, repeated
 
-from remat_cli.frontends.torch.measuring.run import run_plan
+from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.training.fitting import fit_module
+
+run_plan = Torch().run
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),

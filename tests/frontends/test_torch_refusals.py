@@ -16,13 +16,12 @@ from remat_cli.errors import ExecutionFailed, ExitCode, OutOfMemory, UsageError
 from remat_cli.frontends.torch.executing import program as programs
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told, no_memory, out_of_memory
 from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.measuring import profile as profiling
-from remat_cli.frontends.torch.measuring import run as running
-from remat_cli.frontends.torch.measuring.profile import profile
-from remat_cli.frontends.torch.measuring.run import run_plan
+from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.training.remat_backend import remat_backend
 from remat_cli.graph.io import dump_document, graph_to_document
 from remat_cli.plan.io import plan_to_document
+
+profile, run_plan = Torch().profile, Torch().run
 
 
 def elsewhere(graph, **facts):
@@ -154,8 +153,7 @@ def test_the_node_at_which_it_happens_is_named(error, monkeypatch):
         return fails if name == "aten.tanh.default" else named(name)
 
     monkeypatch.setattr(programs, "operator_named", failing)
-    for module in (running, profiling):
-        monkeypatch.setattr(module, "rehearse", lambda *args, **options: None)
+    monkeypatch.setattr(Torch, "require_harmless", lambda *args, **options: None)
     with pytest.raises(OutOfMemory, match=r"at node layers.3/tanh, which asked for") as raised:
         run_plan(plan_of(graph, repeated(graph)), steps=1)
     assert "by prediction the plan needs " in raised.value.hint

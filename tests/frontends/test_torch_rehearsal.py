@@ -16,21 +16,22 @@ from torch import nn
 from torch_plans import graph_of, plain
 
 from remat_cli.errors import ExecutionFailed, ExitCode, UsageError
-from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES, build_torch_graph
+from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
 from remat_cli.frontends.torch.codec import operator_named
 from remat_cli.frontends.torch.document import ITEM_BYTES, View
 from remat_cli.frontends.torch.executing import program
 from remat_cli.frontends.torch.executing.rehearsal import PAIRS, rehearse
 from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.installed import BELOW
-from remat_cli.frontends.torch.measuring.profile import profile
-from remat_cli.frontends.torch.measuring.run import run_plan
 from remat_cli.frontends.torch.models import resnet
 from remat_cli.frontends.torch.operators import OPERATORS
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.document import parse_document
 from remat_cli.graph.io import dump_document, graph_from_document, graph_to_document
 from remat_cli.plan.derive import derive
+
+profile, run_plan = Torch().profile, Torch().run
 
 MODELS = ("mlp", "conv", "tied", "in_place", "attention", "squared", "exchanged")
 MORE = ("bags", "mixed", "losses", "columns", "noise")
@@ -47,7 +48,7 @@ def graphs():
     assert set(ZOO) == set(TORCH_ARCHITECTURES.names())
     yield from map(graph_of, MODELS)
     yield from (export_model(getattr(test_torch_models, name), name=name, source="torch:x") for name in MORE)
-    yield from (build_torch_graph(name + options) for name, options in ZOO.items())
+    yield from (Torch().export_architecture(name + options) for name, options in ZOO.items())
 
 
 def called(arguments):

@@ -17,9 +17,10 @@ from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, OutOfMemory,
 from remat_cli.frontends.captured.running import without_workspace
 from remat_cli.frontends.torch.executing import program as programs
 from remat_cli.frontends.torch.executing.strides import copied_bytes
+from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.measuring import run as running
 from remat_cli.frontends.torch.measuring.operations import place_tensors
-from remat_cli.frontends.torch.measuring.run import kept_tensor, run_plan
+from remat_cli.frontends.torch.measuring.run import kept_tensor
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.io import dump_document
 from remat_cli.plan.check import check
@@ -30,6 +31,8 @@ from remat_cli.plan.model import Claim, ClaimStatus, Offload, Plan, Prefetch, Sc
 from remat_cli.reports.run import run_text
 from remat_cli.reports.style import Style
 from remat_cli.zoo.registry import build_graph
+
+run_plan = Torch().run
 
 MODELS = ("mlp", "conv", "tied", "in_place", "squared", "exchanged")
 
@@ -106,7 +109,7 @@ def test_generated_code_frees_where_the_plan_does():
 
 def test_what_does_not_fit_without_recomputation_is_not_compared(monkeypatch):
     graph = graph_of("mlp")
-    measured, calls = running._Bench.measure, []
+    measured, calls = running.TorchPlans.measure, []
 
     def first_fails(self, statements, steps):
         calls.append(steps)
@@ -114,7 +117,7 @@ def test_what_does_not_fit_without_recomputation_is_not_compared(monkeypatch):
             raise OutOfMemory("out of memory on cpu at node x") from torch.cuda.OutOfMemoryError("no memory")
         return measured(self, statements, steps)
 
-    monkeypatch.setattr(running._Bench, "measure", first_fails)
+    monkeypatch.setattr(running.TorchPlans, "measure", first_fails)
     ran = run_plan(plan_of(graph, repeated(graph)), steps=1)
     assert (ran.identical, ran.compared, ran.reference_peak, ran.reference_step_s) == (None, 0, None, None)
     assert "nothing to compare with" in run_text(ran.document(), Style(80, False, True))
@@ -124,7 +127,7 @@ def test_other_failures_are_not_taken_for_want_of_memory(monkeypatch):
     def fails(self, statements, steps):
         raise ExecutionFailed("node x failed") from ValueError("something else")
 
-    monkeypatch.setattr(running._Bench, "measure", fails)
+    monkeypatch.setattr(running.TorchPlans, "measure", fails)
     with pytest.raises(ExecutionFailed):
         run_plan(plan_of(graph_of("mlp"), range(len(graph_of("mlp").nodes))))
 
@@ -139,7 +142,7 @@ def test_memory_on_cuda_is_that_of_the_allocator(monkeypatch):
     for name in ("synchronize", "empty_cache", "reset_peak_memory_stats"):
         monkeypatch.setattr(torch.cuda, name, lambda name=name: calls.append(name))
     monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: calls.append("manual_seed"))
-    bench = running._Bench(read_step(graph), "cuda", 0, place_tensors(read_step(graph).given, "cpu", 0))
+    bench = running.TorchPlans(read_step(graph), "cuda", 0, place_tensors(read_step(graph).given, "cpu", 0), None)
     runnable = programs.program(graph, derive(graph, range(len(graph.nodes))), "cpu")
     results, highest, reserved, pinned = bench._on_cuda(runnable, lambda k: torch.ones(()))
     assert (highest, reserved, pinned) == (graph.fixed_memory + 50_000, 80_000, 0)

@@ -16,10 +16,11 @@ from remat_cli.frontends.torch.codec import operator_named
 from remat_cli.frontends.torch.document import Data
 from remat_cli.frontends.torch.executing.program import program
 from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.measuring.profile import profile
-from remat_cli.frontends.torch.measuring.run import run_plan
+from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.plan.derive import derive
+
+profile, run_plan = Torch().profile, Torch().run
 
 
 @pytest.mark.parametrize(

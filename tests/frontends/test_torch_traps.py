@@ -21,7 +21,7 @@ from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.executing import program as programs
 from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, forward_backward
 from remat_cli.frontends.torch.executing.program import program
-from remat_cli.frontends.torch.executing.same_graph import difference
+from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.measuring.operations import place_tensors
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.training import backend as training
@@ -30,6 +30,12 @@ from remat_cli.frontends.torch.training.remat_backend import remat_backend
 from remat_cli.plan.derive import derive
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+
+def difference_of(ours, theirs):
+    """Why a plan of one graph is not a plan of the other."""
+    torch = Torch()
+    return torch.difference(torch.read(ours), torch.read(theirs))
 
 
 def lowered(build):
@@ -232,20 +238,20 @@ def test_what_was_saved_for_the_backward_pass_dies_in_it(monkeypatch):
 
 def test_the_reason_is_said():
     graph = graph_of("mlp")
-    assert difference(graph, graph) is None
+    assert difference_of(graph, graph) is None
     single = lowered(lambda: (nn.Linear(4, 4), torch.randn(2, 4), torch.sum))[1]
     double = lowered(lambda: (nn.Linear(4, 4, dtype=torch.float64), torch.randn(2, 4).double(), torch.sum))[1]
-    assert difference(single, double) == "weight has the type float64 there and float32 here"
+    assert difference_of(single, double) == "weight has the type float64 there and float32 here"
     smaller = lowered(lambda: (nn.Linear(4, 4), torch.randn(3, 4), torch.sum))[1]
-    assert difference(single, smaller) == "0 has the shape [3, 4] there and [2, 4] here"
-    assert "parameters, buffers and inputs, and this has" in difference(graph, single)
+    assert difference_of(single, smaller) == "0 has the shape [3, 4] there and [2, 4] here"
+    assert "parameters, buffers and inputs, and this has" in difference_of(graph, single)
     other = [
         replace(n, payload=n.payload | {"call": "aten.relu.default"}) if n.op == "tanh" else n for n in graph.nodes
     ]
-    said = difference(graph, replace(graph, nodes=tuple(other)))
+    said = difference_of(graph, replace(graph, nodes=tuple(other)))
     assert "aten.relu.default there and aten.tanh.default here" in said
     fewer = graph.metadata | {"results": graph.metadata["results"][:-1]}
-    assert difference(graph, replace(graph, metadata=fewer)) == "it returns something else"
+    assert difference_of(graph, replace(graph, metadata=fewer)) == "it returns something else"
 
 
 @pytest.mark.parametrize(

@@ -65,15 +65,15 @@ def cnn():
 
 def transformer():
     """Two layers with attention, layer norm, dropout, gelu and an embedding."""
-    from remat_cli.frontends.jax.models import transformer as model
+    from remat_cli.frontends.jax import models as model
 
-    shapes = model.shapes(depth=2, width=16, sequence=8, vocab=12)
+    shapes = model.transformer_shapes(depth=2, width=16, sequence=8, vocab=12)
     leaves, structure = jax.tree_util.tree_flatten(shapes)
     parameters = structure.unflatten([_normal(k, *leaf.shape) for k, leaf in enumerate(leaves)])
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, 12, (4, 8)))
 
     def loss(parameters, tokens, targets, key):
-        return model.loss(parameters, tokens, targets, key, heads=2, dropout=0.1)
+        return model.transformer_loss(parameters, tokens, targets, key, heads=2, dropout=0.1)
 
     return loss, (parameters, tokens, tokens, jax.random.key(0))
 

@@ -10,9 +10,9 @@ import pytest
 from jax_plans import graph_of, plain, plan_of, repeated, value_and_grad
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.jax.capturing.capture import Loss, capture
-from remat_cli.frontends.jax.capturing.export import export_built
-from remat_cli.frontends.jax.training.steps import planned_step
+from remat_cli.frontends.jax.capture.capture import Loss, capture
+from remat_cli.frontends.jax.capture.export import export_built
+from remat_cli.frontends.jax.train import planned_step
 from remat_cli.graph.model import Phase
 
 

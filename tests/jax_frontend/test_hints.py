@@ -12,7 +12,7 @@ from jax_plans import plain
 
 import remat_cli.frontends.jax as remat_jax
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.jax.capturing.export import export_built
+from remat_cli.frontends.jax.capture.export import export_built
 
 OPTIMIZER = optax.adam(0.01)
 

@@ -14,7 +14,7 @@ import pytest
 from remat_cli.api import SolveOptions, policy
 from remat_cli.errors import StrategyMismatch
 from remat_cli.frontends.jax import named
-from remat_cli.frontends.jax.capturing.export import export_built
+from remat_cli.frontends.jax.capture.export import export_built
 
 FAST = SolveOptions(time_limit_s=10)
 

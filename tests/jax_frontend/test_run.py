@@ -17,7 +17,9 @@ from jax_plans import graph_of, plain, plan_of, repeated
 import remat_cli as remat
 from remat_cli.errors import ExecutionFailed, UsageError
 from remat_cli.frontends.jax.document import function_text
-from remat_cli.frontends.jax.measuring.run import run_plan
+from remat_cli.frontends.jax.framework import Jax
+
+run_plan = Jax().run
 
 STEP = Path(jax_models.__file__)
 

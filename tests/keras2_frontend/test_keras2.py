@@ -11,10 +11,12 @@ import tensorflow as tf
 
 import remat_cli.frontends.tensorflow as remat_tensorflow
 from remat_cli.errors import UsageError
-from remat_cli.frontends.tensorflow.capturing.export import export_model
-from remat_cli.frontends.tensorflow.measuring.run import run_plan
+from remat_cli.frontends.tensorflow.capture.export import export_model
+from remat_cli.frontends.tensorflow.framework import TensorFlow
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
+
+run_plan = TensorFlow().run
 
 L = keras.layers
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

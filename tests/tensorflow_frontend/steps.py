@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 import remat_cli
-from remat_cli.frontends.tensorflow.capturing.export import export_model
+from remat_cli.frontends.tensorflow.capture.export import export_model
 from remat_cli.plan.model import Compute
 
 L = keras.layers

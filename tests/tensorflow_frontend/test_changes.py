@@ -9,7 +9,7 @@ from steps import LOSS, L, graph_of, plan_of
 
 import remat_cli.frontends.tensorflow as remat_tensorflow
 from remat_cli.errors import CaptureFailed, UsageError
-from remat_cli.frontends.tensorflow.training import keras_model
+from remat_cli.frontends.tensorflow import train
 
 ROWS = 64
 
@@ -143,8 +143,8 @@ def test_a_change_that_no_plan_fits_is_named_before_a_step_runs(plan, name):
 
 
 def test_steps_and_new_rates_do_not_capture_again(plan, monkeypatch):
-    made, step = [], keras_model.PlannedStep
-    monkeypatch.setattr(keras_model, "PlannedStep", lambda *given: made.append(given) or step(*given))
+    made, step = [], train.PlannedStep
+    monkeypatch.setattr(train, "PlannedStep", lambda *given: made.append(given) or step(*given))
     trained(other_rate, plan)
     assert len(made) == 1
 

@@ -9,8 +9,8 @@ from steps import LOSS, cnn, compiled_cnn, convolutional, graph_of, images, recu
 
 import remat_cli
 from remat_cli.errors import CaptureFailed, UsageError
-from remat_cli.frontends.tensorflow.capturing.capture import Model, capture
-from remat_cli.frontends.tensorflow.capturing.reading_graph import sorted_operations
+from remat_cli.frontends.tensorflow.capture.capture import Model, capture
+from remat_cli.frontends.tensorflow.capture.graph_reader import sorted_operations
 from remat_cli.graph.model import Phase
 
 

@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 from remat_cli.api import SolveOptions, policy
-from remat_cli.frontends.tensorflow.capturing.export import export_model
-from remat_cli.frontends.tensorflow.capturing.layers import layer_path, plain_name, repeatable, without_root
+from remat_cli.frontends.tensorflow.capture.export import export_model
+from remat_cli.frontends.tensorflow.capture.layers import layer_path, plain_name, repeatable, without_root
 from remat_cli.reports.policy import policy_text
 from remat_cli.reports.style import Style
 

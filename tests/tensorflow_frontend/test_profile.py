@@ -7,8 +7,9 @@ from steps import compiled_cnn, graph_of, recurrent
 
 import remat_cli
 from remat_cli.errors import UsageError
-from remat_cli.frontends.tensorflow.measuring.profile import profile
-from remat_cli.frontends.tensorflow.measuring.run import run_plan
+from remat_cli.frontends.tensorflow.framework import TensorFlow
+
+profile, run_plan = TensorFlow().profile, TensorFlow().run
 
 
 def test_times_and_workspace_are_measured():

@@ -17,17 +17,18 @@ from steps import cnn, compiled_cnn, computed, graph_of, plan_of, recurrent, tra
 
 import remat_cli
 from remat_cli.errors import ExecutionFailed, UsageError
-from remat_cli.frontends.tensorflow.capturing.capture import as_model
-from remat_cli.frontends.tensorflow.capturing.costs import cost_model
-from remat_cli.frontends.tensorflow.capturing.export import graph_of_step
-from remat_cli.frontends.tensorflow.executing.inputs import Given
-from remat_cli.frontends.tensorflow.executing.program import program
-from remat_cli.frontends.tensorflow.measuring.buffers import LiveBuffers
-from remat_cli.frontends.tensorflow.measuring.profile import profile
-from remat_cli.frontends.tensorflow.measuring.run import run_plan
+from remat_cli.frontends.tensorflow.capture.capture import as_model
+from remat_cli.frontends.tensorflow.capture.costs import cost_model
+from remat_cli.frontends.tensorflow.capture.export import graph_of_step
+from remat_cli.frontends.tensorflow.execute.inputs import Given
+from remat_cli.frontends.tensorflow.execute.program import program
+from remat_cli.frontends.tensorflow.framework import TensorFlow
+from remat_cli.frontends.tensorflow.measure.live_buffers import LiveBuffers
 from remat_cli.frontends.tensorflow.reading import read_step
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Compute
+
+profile, run_plan = TensorFlow().profile, TensorFlow().run
 
 NEAR = 2048
 """Bytes within which predicted and measured peaks agree."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.tensorflow.architectures import TENSORFLOW_ARCHITECTURES, build_tensorflow_graph
+from remat_cli.frontends.tensorflow.framework import TensorFlow
 
 SMALL = {
     "vgg16": "batch=1,resolution=32,classes=10",
@@ -17,12 +17,12 @@ SMALL = {
 
 
 def test_all_are_tried():
-    assert {f"tf/{name}" for name in SMALL} == set(TENSORFLOW_ARCHITECTURES.table)
+    assert {f"tf/{name}" for name in SMALL} == set(TensorFlow.architectures.table)
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_model_becomes_a_graph(name):
-    graph = build_tensorflow_graph(f"tf/{name}{{{SMALL[name]}}}")
+    graph = TensorFlow().export_architecture(f"tf/{name}{{{SMALL[name]}}}", tell=print)
     assert graph.metadata["frontend"] == "tf"
     assert graph.metadata["source"].startswith(f"zoo:tf/{name}{{")
     assert graph.metadata["parameters"] > 1000
@@ -32,4 +32,4 @@ def test_a_model_becomes_a_graph(name):
 @pytest.mark.parametrize("spec", ["tf/vgg16{resolution=8}", "tf/bert{width=10}", "tf/unet{resolution=100}"])
 def test_options_out_of_range_are_refused(spec):
     with pytest.raises(UsageError):
-        build_tensorflow_graph(spec)
+        TensorFlow().export_architecture(spec)

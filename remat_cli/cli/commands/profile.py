@@ -58,7 +58,6 @@ def command(
     require_writable(output)
     loaded = load_graph(graph)
     framework = framework_of(loaded)
-    framework.require_device(device)
     measured = framework.profile(
         loaded,
         device=device,

@@ -67,7 +67,6 @@ def command(
     loaded, _ = load_plan(plan)
     wanted = None if graph is None else load_graph(graph)
     framework = framework_of(loaded.graph)
-    framework.require_device(device)
     ran = framework.run(loaded, device=device, steps=steps, seed=seed, graph=wanted, force=force, libraries=library)
     if format == "json":
         out.report(document_json(ran.document()))

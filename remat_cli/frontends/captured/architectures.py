@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
 from remat_cli.errors import UsageError
+from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
 from remat_cli.spec import build, format_spec, split_spec
 from remat_cli.zoo.base import LARGEST_COUNT, Architecture, option
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class CapturedArchitecture(Architecture):
             UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
         """
 
-    def build(self, tell: Tell = lambda _: None) -> Graph:
+    def build(self, tell: Tell = tell_stderr) -> Graph:
         """The captured graph.
 
         Args:

@@ -1,8 +1,10 @@
-"""Checks that a framework is installed, in a version that its frontend supports, without importing it."""
+"""Checks that a framework is installed, in a version that its frontend supports, and imports libraries for it."""
 
 from __future__ import annotations
 
+import importlib
 import re
+from collections.abc import Sequence
 from importlib import metadata
 
 from remat_cli.errors import FrameworkUnavailable, UsageError
@@ -42,6 +44,19 @@ def require_known(device: str, title: str, devices: tuple[str, ...]) -> None:
     """
     if device not in devices:
         raise UsageError(f'{title} knows no device "{device}"', hint=f"choose one of {', '.join(devices)}")
+
+
+def import_libraries(names: Sequence[str]) -> None:
+    """Import Python modules, which register operations of their own.
+
+    Raises:
+        UsageError: If one cannot be imported.
+    """
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # a library may do anything while it is imported
+            raise UsageError(f"the library {name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _version(name: str) -> str | None:

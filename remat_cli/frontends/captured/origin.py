@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,25 +124,6 @@ def damaged(graph: Graph, at: str, message: str) -> UsageError:
         f"the graph {graph.name} holds a payload that remat did not write: {at}: {message}",
         hint="export it again",
     )
-
-
-def require_same(planned: Graph, wanted: Graph, difference: Callable[[Graph, Graph], str | None]) -> None:
-    """Check that a plan of ``planned`` computes the same as ``wanted``. Costs and names do not matter.
-
-    Args:
-        planned: The graph of a plan.
-        wanted: The graph that is to be run.
-        difference: Says why a plan of its second argument is not one of its first; None if it is.
-
-    Raises:
-        UsageError: If it does not, with the first difference.
-    """
-    reason = difference(wanted, planned)
-    if reason is not None:
-        raise UsageError(
-            f"the plan of {planned.name} is for another graph than {wanted.name}: {reason}",
-            hint="solve the graph that is to be run",
-        )
 
 
 def differing_spec(name: str, facts: tuple[tuple[str, Any, Any], ...]) -> str | None:

@@ -1,4 +1,4 @@
-"""What measuring operations takes in every framework: samples of their time, and what is said of the machine."""
+"""Measures the operations of a captured step one by one, with whatever bench a framework brings for them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from remat_cli.errors import UsageError
+from remat_cli.graph.model import Graph, Node
 
 _SHORTEST_SAMPLE_S = 200e-6
 """Least seconds of a sample: shorter operations are repeated, or the overhead of the clock would count. Untuned."""
@@ -78,27 +81,107 @@ def _samples(call: Callable[[], object], wait: Callable[[], object], repeats: in
     return samples
 
 
-def groups(kinds: Iterable[tuple[Any, int]]) -> list[list[int]]:
+@dataclass(frozen=True, slots=True)
+class MeasuredOperation:
+    """One operation on a device.
+
+    Attributes:
+        timed: How long a call takes.
+        workspace_bytes: Most bytes allocated during the call, without what it returns; None if nothing counts them.
+        returned_bytes: Bytes of the memory behind each returned tensor, by its position (None for a single one), where
+            the framework's kernels may return another size than the graph says; otherwise empty.
+    """
+
+    timed: Timed
+    workspace_bytes: int | None
+    returned_bytes: Mapping[int | None, int] = field(default_factory=dict)
+
+
+class OperationBench(ABC):
+    """Runs single operations of a step on a device, with random inputs.
+
+    Attributes:
+        graph: The graph of the step.
+        device: The device.
+    """
+
+    graph: Graph
+    device: str
+
+    def measured_nodes(self) -> Sequence[int]:
+        """The nodes that run; all, unless a framework has nodes that stand for something else."""
+        return range(len(self.graph.nodes))
+
+    @abstractmethod
+    def kind(self, index: int) -> Hashable:
+        """Equal for nodes with the same operation on tensors of the same form, of which one is measured."""
+
+    @abstractmethod
+    def measure(self, indices: Sequence[int], repeats: int, warmup: int) -> Iterator[MeasuredOperation]:
+        """Measure nodes one after another, as the iterator is asked for them; their inputs are freed afterwards.
+
+        Raises:
+            OutOfMemory: If the device's memory is too small for an operation and its inputs.
+            ExecutionFailed: If an operation fails, with the node.
+        """
+
+    @abstractmethod
+    def node(self, index: int, measured: MeasuredOperation | None, cheapest_us: float) -> Node:
+        """A node with its measurements; with the cost ``cheapest_us`` if it was not measured."""
+
+    @abstractmethod
+    def machine(self) -> dict[str, Any]:
+        """The machine and the settings of the framework, for the metadata of the graph."""
+
+    def finished(self, graph: Graph) -> Graph:
+        """The measured graph with what else the framework has to say in it."""
+        return graph
+
+
+def profiled(
+    bench: OperationBench, repeats: int, warmup: int, progress: Callable[[int, int], None] | None = None
+) -> Graph:
+    """The graph of ``bench`` with measured costs (microseconds), sizes and workspaces. Each kind is measured once.
+
+    Args:
+        bench: What runs the operations.
+        repeats: Samples per kind of operation; their median is the cost.
+        warmup: Calls before the samples.
+        progress: Called with the number of kinds that are done, and of all kinds.
+
+    Raises:
+        OutOfMemory, ExecutionFailed: From :meth:`OperationBench.measure`.
+    """
+    kinds = groups((bench.kind(index), index) for index in bench.measured_nodes())
+    measurements = bench.measure([members[0] for members in kinds], repeats, warmup)
+    measured: dict[int, MeasuredOperation] = {}
+    for done, members in enumerate(kinds):
+        if progress is not None:
+            progress(done, len(kinds))
+        measured |= dict.fromkeys(members, next(measurements))
+    cheapest_us = min((one.timed.median_us for one in measured.values()), default=LEAST_US)
+    graph = bench.graph
+    facts = {"device": bench.device, "repeats": repeats, "warmup": warmup, "kinds": len(kinds)}
+    spread = {graph.nodes[i].id: round(one.timed.spread, 4) for i, one in sorted(measured.items())}
+    return bench.finished(
+        replace(
+            graph,
+            nodes=tuple(bench.node(i, measured.get(i), cheapest_us) for i in range(len(graph.nodes))),
+            cost_unit="us",
+            metadata=graph.metadata
+            | {"costs": {"model": "measured"}, "profile": facts | bench.machine() | {"spread": spread}},
+        )
+    )
+
+
+def groups(kinds: Iterable[tuple[Hashable, int]]) -> list[list[int]]:
     """Numbers of nodes, those of one kind together, in the order of the first of each."""
-    found: dict[Any, list[int]] = {}
+    found: dict[Hashable, list[int]] = {}
     for kind, index in kinds:
         found.setdefault(kind, []).append(index)
     return list(found.values())
 
 
-def told(groups: Sequence[list[int]], progress: Callable[[int, int], None] | None) -> Iterable[list[int]]:
-    """The groups, one by one; ``progress`` is told before each how many are done, and of how many."""
-    for done, members in enumerate(groups):
-        if progress is not None:
-            progress(done, len(groups))
-        yield members
-
-
-def facts(device: str, framework: str, version: str, repeats: int, warmup: int, kinds: int) -> dict[str, Any]:
-    """The settings of a measurement."""
-    return {"device": device, framework: version, "repeats": repeats, "warmup": warmup, "kinds": kinds}
-
-
-def host(threads: int | None) -> dict[str, Any]:
+def host_facts(threads: int | None) -> dict[str, Any]:
     """The machine of a measurement on a CPU."""
     return {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "threads": threads}

@@ -1,10 +1,11 @@
-"""What running a plan takes in every framework: the checks before, two runs to compare, and what is said of them."""
+"""Runs a plan and its graph without recomputation, compares the results, and reports memory and time."""
 
 from __future__ import annotations
 
 import math
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,7 +49,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredPlan:
     """What one program did.
 
     Attributes:
@@ -76,13 +77,38 @@ class Home:
         framework: Name of the framework.
         version: Its version.
         device: The device.
-        measure: Runs statements: once or more for results and memory, then so often for the time.
     """
 
     framework: str
     version: str
     device: str
-    measure: Callable[[Sequence[Statement], int], Measured]
+
+
+class PlanBench(ABC):
+    """Weights and inputs of a step on a device, and programs that run with them.
+
+    Attributes:
+        leading: Name of the result to report, such as the loss; None for none.
+    """
+
+    leading: str | None = "result 0"
+
+    @abstractmethod
+    def measure(self, statements: Sequence[Statement], steps: int) -> MeasuredPlan:
+        """Run statements: once or more for results and memory, then so often for the time.
+
+        Raises:
+            OutOfMemory: If the device's memory is exhausted, with the place.
+            ExecutionFailed: If an operation fails, with the node.
+        """
+
+    def value_workspaces(self, graph: Graph) -> Sequence[int]:
+        """The part of each node's workspace that is tensors, as a measurement of live tensors sees them."""
+        return [0] * len(graph.nodes)
+
+    def memory(self, plan: Plan, memory: Memory) -> Memory:
+        """What was measured, with what else the framework knows of it."""
+        return memory
 
 
 def checked(plan: Plan, frontend: Frontend, steps: int) -> Replay:
@@ -140,24 +166,31 @@ def median_s(step: Callable[[], object], wait: Callable[[], object], steps: int)
     return statistics.median(taken)
 
 
-def compared(plan: Plan, seen: Replay, values: Graph, home: Home, steps: int, leading: str | None) -> Ran:
+def compared(plan: Plan, seen: Replay, bench: PlanBench, home: Home, steps: int) -> Ran:
     """Run a plan that passed all checks, and compare it with its graph without recomputation.
 
     Args:
         plan: The plan.
         seen: Its replay.
-        values: The graph with workspaces that hold values alone.
+        bench: What runs it.
         home: Where it runs.
         steps: Steps to time.
-        leading: Name of the result to report, such as the loss; None for none.
     """
     computes = [s.node for s in plan.statements if isinstance(s, Compute)]
     first = list(dict.fromkeys(computes))  # in the plan's own order, so that random numbers are drawn in that order
     plain = derive(plan.graph, first)
-    reference = _fitting(home, plain, steps)
-    planned = home.measure(plan.statements, steps)
+    reference = _fitting(bench, plain, steps)
+    planned = bench.measure(plan.statements, steps)
     differing = () if reference is None else _differing(planned, reference)
-    unsteady = _differing(home.measure(plain, 1), reference) if differing and reference is not None else ()
+    values = without_workspace(plan.graph, bench.value_workspaces(plan.graph))
+    memory = Memory(
+        predicted=seen.peak_bytes,
+        predicted_without_workspace=replay(values, plan.statements, host=plan.host).peak_bytes,
+        measured=planned.peak_bytes,
+        allocator=planned.allocator_bytes,
+        reserved=planned.reserved_bytes,
+    )
+    unsteady = _differing(bench.measure(plain, 1), reference) if differing and reference is not None else ()
     return Ran(
         graph=plan.graph.name,
         device=home.device,
@@ -170,14 +203,8 @@ def compared(plan: Plan, seen: Replay, values: Graph, home: Home, steps: int, le
         differing=differing,
         unsteady=unsteady,
         finite=all(result.finite for result in planned.results),
-        result=next((result.number for result in planned.results if result.name == leading), None),
-        memory=Memory(
-            predicted=seen.peak_bytes,
-            predicted_without_workspace=replay(values, plan.statements, host=plan.host).peak_bytes,
-            measured=planned.peak_bytes,
-            allocator=planned.allocator_bytes,
-            reserved=planned.reserved_bytes,
-        ),
+        result=next((result.number for result in planned.results if result.name == bench.leading), None),
+        memory=bench.memory(plan, memory),
         reference_peak=None if reference is None else reference.peak_bytes,
         step_s=planned.step_s,
         reference_step_s=None if reference is None else reference.step_s,
@@ -193,15 +220,15 @@ def without_workspace(graph: Graph, workspaces: Sequence[int] | None = None) -> 
     return replace(graph, nodes=tuple(nodes))
 
 
-def _fitting(home: Home, statements: Sequence[Statement], steps: int) -> Measured | None:
+def _fitting(bench: PlanBench, statements: Sequence[Statement], steps: int) -> MeasuredPlan | None:
     """What a program did; None if it does not fit the device's memory."""
     try:
-        return home.measure(statements, steps)
+        return bench.measure(statements, steps)
     except OutOfMemory:
         return None  # leaving this block frees the error, and with it the tensors in its frames
 
 
-def _differing(found: Measured, wanted: Measured) -> tuple[str, ...]:
+def _differing(found: MeasuredPlan, wanted: MeasuredPlan) -> tuple[str, ...]:
     return tuple(a.name for a, b in zip(found.results, wanted.results, strict=True) if not a.same(b))
 
 

@@ -40,7 +40,7 @@ def value_and_grad(
         UsageError: If the plan is not valid, or its graph is not of JAX, or was exported for another version of it.
         FrameworkUnavailable: If JAX or the plan's device is missing.
     """
-    from remat_cli.frontends.jax.training.steps import planned_step
+    from remat_cli.frontends.jax.train import planned_step
 
     loaded = plan if isinstance(plan, Plan) else load_plan(str(plan))[0]
     return planned_step(function, loaded, argnums=argnums, has_aux=has_aux)
@@ -56,7 +56,7 @@ def named(function: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         function: Any function that JAX can trace, such as a loss function.
     """
-    from remat_cli.frontends.jax.capturing.naming import with_names
+    from remat_cli.frontends.jax.capture.naming import with_names
 
     return with_names(function)
 
@@ -72,6 +72,6 @@ def checkpointed_scans(function: Callable[..., Any], policy: Callable[..., Any])
         policy: What is saved of a step, beside what it hands to the next: a policy of ``jax.checkpoint_policies``. The
             names are those of :func:`named`.
     """
-    from remat_cli.frontends.jax.capturing.naming import with_names
+    from remat_cli.frontends.jax.capture.naming import with_names
 
     return with_names(function, policy=policy)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from remat_cli.frontends.captured.architectures import CapturedArchitecture, Tell, build_captured, table
-from remat_cli.frontends.jax.capturing.export import export_built, require_here
+from remat_cli.frontends.captured.architectures import CapturedArchitecture, table
+from remat_cli.frontends.jax.capture.export import export_built, require_here
+from remat_cli.frontends.messages import Tell
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
 from remat_cli.zoo.base import option
@@ -63,11 +64,11 @@ class Transformer(JaxArchitecture):
 
     def make(self) -> tuple[Any, Any]:
         """The loss function, and shapes of its arguments."""
-        from remat_cli.frontends.jax.models import transformer
+        from remat_cli.frontends.jax.models import transformer_loss, transformer_shapes
 
         tokens = self.whole((self.batch, self.sequence), self.vocab)
-        shapes = transformer.shapes(self.depth, self.width, self.sequence, self.vocab)
-        loss = partial(transformer.loss, heads=self.heads, dropout=self.dropout)
+        shapes = transformer_shapes(self.depth, self.width, self.sequence, self.vocab)
+        loss = partial(transformer_loss, heads=self.heads, dropout=self.dropout)
         return loss, (shapes, tokens, tokens, self.key())
 
 
@@ -89,12 +90,12 @@ class Vgg16(JaxArchitecture):
         import jax
         import jax.numpy as jnp
 
-        from remat_cli.frontends.jax.models import vgg
+        from remat_cli.frontends.jax.models import vgg_loss, vgg_shapes
 
         images = jax.ShapeDtypeStruct((self.batch, self.resolution, self.resolution, 3), jnp.float32)
-        loss = partial(vgg.loss, dropout=self.dropout)
+        loss = partial(vgg_loss, dropout=self.dropout)
         return loss, (
-            vgg.shapes(self.resolution, self.classes),
+            vgg_shapes(self.resolution, self.classes),
             images,
             self.whole((self.batch,), self.classes),
             self.key(),
@@ -106,8 +107,3 @@ JAX_ARCHITECTURES: Registry[JaxArchitecture] = Registry(
     table=table(__name__, "jax", {"transformer": Transformer, "vgg16": Vgg16}),
     group="remat.zoo.jax",
 )
-
-
-def build_jax_graph(spec_text: str, tell: Tell) -> Graph:
-    """See :func:`build_captured`."""
-    return build_captured(JAX_ARCHITECTURES, spec_text, tell)

@@ -2,47 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from remat_cli.frontends.frameworks import Framework, Profile, Run, Tell
-from remat_cli.frontends.jax.architectures import JAX_ARCHITECTURES, build_jax_graph
-from remat_cli.frontends.jax.document import SCANS
+from remat_cli.errors import UsageError, Worded
+from remat_cli.frontends.captured.origin import Frontend
+from remat_cli.frontends.captured.profiling import OperationBench
+from remat_cli.frontends.captured.running import PlanBench
+from remat_cli.frontends.frameworks import Framework
+from remat_cli.frontends.jax.architectures import JAX_ARCHITECTURES
+from remat_cli.frontends.jax.document import FRONTEND, SCANS, Step, difference
+from remat_cli.frontends.jax.installed import DEVICES, require_present
+from remat_cli.frontends.jax.reading import read_step
+from remat_cli.frontends.messages import Tell
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
-from remat_cli.zoo.base import Architecture
 
 
-class Jax(Framework):
-    """JAX: steps are captured as jaxprs of ``jax.value_and_grad``."""
+class Jax(Framework[Step]):
+    """JAX: steps are captured as jaxprs of ``jax.value_and_grad``, and run as functions of ``jax.export``."""
 
-    name: ClassVar[str] = "jax"
-    title: ClassVar[str] = "JAX"
-    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    frontend: ClassVar[Frontend] = FRONTEND
+    devices: ClassVar[tuple[str, ...]] = DEVICES
     options: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"scans": SCANS})
-    architectures: ClassVar[Registry[Architecture]] = JAX_ARCHITECTURES
+    architectures: ClassVar[Registry[Any]] = JAX_ARCHITECTURES
 
     def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:
         """See :meth:`Framework.export`."""
-        from remat_cli.frontends.jax.capturing.export import export_jax
+        from remat_cli.frontends.jax.capture.export import export_jax
 
         return [export_jax(source, device=device, cost=cost, tell=tell, **options)]
 
-    def export_architecture(self, spec: str, *, tell: Tell) -> Graph:
-        """See :meth:`Framework.export_architecture`."""
-        return build_jax_graph(spec, tell)
+    def require_present(self, device: str) -> None:
+        """See :meth:`Framework.require_present`."""
+        require_present(device)
 
-    @property
-    def profile(self) -> Profile:
-        """See :attr:`Framework.profile`."""
-        from remat_cli.frontends.jax.measuring.profile import profile
+    def version(self) -> str:
+        """See :meth:`Framework.version`."""
+        import jax
 
-        return profile
+        return str(jax.__version__)
 
-    @property
-    def run(self) -> Run:
-        """See :attr:`Framework.run`."""
-        from remat_cli.frontends.jax.measuring.run import run_plan
+    def read(self, graph: Graph) -> Step:
+        """See :meth:`Framework.read`."""
+        return read_step(graph)
 
-        return run_plan
+    def difference(self, ours: Step, theirs: Step) -> str | None:
+        """See :meth:`Framework.difference`."""
+        return difference(ours, theirs)
+
+    def require_harmless(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
+        """Refuse libraries: the functions of a step hold all that they need, and are checked as they are loaded."""
+        if libraries:
+            raise UsageError(
+                "libraries of operators are for PyTorch, and this graph is of JAX",
+                hint=Worded("leave libraries out", "leave --library out"),
+            )
+
+    @contextmanager
+    def operation_bench(self, step: Step, device: str, seed: int) -> Iterator[OperationBench]:
+        """See :meth:`Framework.operation_bench`."""
+        from remat_cli.frontends.jax.execute.functions import load, wide_numbers
+        from remat_cli.frontends.jax.measure.operations import Operations
+
+        with wide_numbers():
+            yield Operations(load(step, device), seed)
+
+    @contextmanager
+    def plan_bench(self, step: Step, device: str, seed: int, peak_bytes: int) -> Iterator[PlanBench]:
+        """See :meth:`Framework.plan_bench`."""
+        from remat_cli.frontends.jax.execute.functions import load, wide_numbers
+        from remat_cli.frontends.jax.measure.plans import Plans
+
+        with wide_numbers():
+            yield Plans(load(step, device), seed)

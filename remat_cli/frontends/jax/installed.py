@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import util
 
-from remat_cli.errors import FrameworkUnavailable, UsageError, Worded
+from remat_cli.errors import FrameworkUnavailable, Worded
 from remat_cli.extras import install_command
 from remat_cli.frontends.captured.installed import require_known, require_version
 
@@ -58,16 +57,3 @@ def device_named(device: str) -> object:
     import jax
 
     return jax.local_devices(backend=_PLATFORMS[device])[0]
-
-
-def refuse_libraries(libraries: Sequence[str]) -> None:
-    """Refuse modules with operators: the functions of JAX's graphs hold all that they need.
-
-    Raises:
-        UsageError: If there is one.
-    """
-    if libraries:
-        raise UsageError(
-            "libraries of operators are for PyTorch, and this graph is of JAX",
-            hint=Worded("leave libraries out", "leave --library out"),
-        )

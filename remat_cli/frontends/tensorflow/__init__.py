@@ -38,7 +38,7 @@ def compile(train_step: Callable[..., Any], *plans: Source, unknown: str = "erro
             captured.
         FrameworkUnavailable: If TensorFlow is missing.
     """
-    from remat_cli.frontends.tensorflow.training.step import PlannedStep, read_plans
+    from remat_cli.frontends.tensorflow.train import PlannedStep, read_plans
 
     return PlannedStep(train_step, read_plans(plans), unknown)
 
@@ -55,7 +55,6 @@ def attach(model: Any, *plans: Source, unknown: str = "error") -> None:
     Raises:
         UsageError, InputError, CaptureFailed, FrameworkUnavailable: As :func:`compile`.
     """
-    from remat_cli.frontends.tensorflow.training.keras_model import attach_plans
-    from remat_cli.frontends.tensorflow.training.step import read_plans
+    from remat_cli.frontends.tensorflow.train import attach_plans, read_plans
 
     attach_plans(model, read_plans(plans), unknown)

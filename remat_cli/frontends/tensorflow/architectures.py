@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from remat_cli.frontends.captured.architectures import CapturedArchitecture, Tell, build_captured, table
-from remat_cli.frontends.tensorflow.capturing.export import export_model
+from remat_cli.frontends.captured.architectures import CapturedArchitecture, table
+from remat_cli.frontends.messages import Tell
+from remat_cli.frontends.tensorflow.capture.export import export_model
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
 from remat_cli.zoo.base import option
@@ -116,7 +117,7 @@ class UNet(_Images):
 
     def make(self) -> tuple[Any, Any]:
         """The model and its batch."""
-        from remat_cli.frontends.tensorflow.models.unet import unet
+        from remat_cli.frontends.tensorflow.models import unet
 
         model = unet(self.resolution, self.width, self.depth, self.classes)
         return model, self.batch_of(self.batch, self.resolution, self.resolution)
@@ -147,7 +148,7 @@ class Bert(TensorFlowArchitecture):
         """The model and its batch."""
         import tensorflow as tf
 
-        from remat_cli.frontends.tensorflow.models.bert import bert
+        from remat_cli.frontends.tensorflow.models import bert
 
         model = bert(self.vocab, self.sequence, self.depth, self.width, self.heads, self.dropout)
         tokens = tf.fill((self.batch, self.sequence), self.vocab - 1)
@@ -161,8 +162,3 @@ TENSORFLOW_ARCHITECTURES: Registry[TensorFlowArchitecture] = Registry(
     ),
     group="remat.zoo.tf",
 )
-
-
-def build_tensorflow_graph(spec_text: str) -> Graph:
-    """See :func:`build_captured`."""
-    return build_captured(TENSORFLOW_ARCHITECTURES, spec_text, lambda _: None)

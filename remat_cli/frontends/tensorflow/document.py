@@ -17,13 +17,13 @@ operations in order. Tensors are named like this:
 ``c5``     the sixth constant
 =========  =========================================================================
 
-Operations that only look at the memory of another tensor (Reshape) belong to each node that reads them.
+Operations that only alias the memory of another tensor (Reshape) belong to each node that reads them.
 
 An attribute is an object with one entry, whose key is its kind: ``{"type": "float32"}``, ``{"ints": [1, 1]}``,
 ``{"float": "0x1.8p+1"}``, ``{"function": 0}``. Attributes with their default are left out.
 
 The metadata holds ``places``, ``constants``, ``functions`` (of control flow, as serialised FunctionDefs) and
-``results``, which are named likewise, with ``{"value": "id:0", "ops": [...], "tensor": "t0.0"}`` for looks at values.
+``results``, which are named likewise, with ``{"value": "id:0", "ops": [...], "tensor": "t0.0"}`` for aliases of values.
 
 This module alone writes these documents, and :mod:`remat_cli.frontends.tensorflow.reading` alone reads them. Neither
 needs TensorFlow.
@@ -233,11 +233,11 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A result of a step: a tensor of its places and constants, or a look at a value.
+    """A result of a step: a tensor of its places and constants, or an alias of a value.
 
     Attributes:
-        value: The value that it looks at, by number; None if it looks at none.
-        calls: The operations of the look, in which ``v0`` is the value.
+        value: The value whose memory it is, by number; None if it is none.
+        calls: The operations of the alias, in which ``v0`` is the value.
         tensor: The result: ``v0``, or an output of ``calls``.
         spec: Its type and shape.
     """

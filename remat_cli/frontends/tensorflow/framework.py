@@ -2,45 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
-from remat_cli.frontends.frameworks import Framework, Profile, Run, Tell
-from remat_cli.frontends.tensorflow.architectures import TENSORFLOW_ARCHITECTURES, build_tensorflow_graph
+from remat_cli.frontends.captured.installed import import_libraries
+from remat_cli.frontends.captured.origin import Frontend
+from remat_cli.frontends.captured.profiling import OperationBench
+from remat_cli.frontends.captured.running import PlanBench
+from remat_cli.frontends.frameworks import Framework
+from remat_cli.frontends.messages import Tell
+from remat_cli.frontends.tensorflow.architectures import TENSORFLOW_ARCHITECTURES
+from remat_cli.frontends.tensorflow.document import FRONTEND, Step
+from remat_cli.frontends.tensorflow.installed import DEVICES, count_allocations, require_device
+from remat_cli.frontends.tensorflow.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
-from remat_cli.zoo.base import Architecture
 
 
-class TensorFlow(Framework):
+class TensorFlow(Framework[Step]):
     """TensorFlow: steps are captured with tf.function, and run as single eager kernels."""
 
-    name: ClassVar[str] = "tf"
-    title: ClassVar[str] = "TensorFlow"
-    devices: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
+    frontend: ClassVar[Frontend] = FRONTEND
+    devices: ClassVar[tuple[str, ...]] = DEVICES
     default_cost: ClassVar[str] = "flops"
-    architectures: ClassVar[Registry[Architecture]] = TENSORFLOW_ARCHITECTURES
+    architectures: ClassVar[Registry[Any]] = TENSORFLOW_ARCHITECTURES
 
     def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:
         """See :meth:`Framework.export`."""
-        from remat_cli.frontends.tensorflow.capturing.export import export_tensorflow
+        from remat_cli.frontends.tensorflow.capture.export import export_tensorflow
 
         return [export_tensorflow(source, device=device, cost=cost)]
 
-    def export_architecture(self, spec: str, *, tell: Tell) -> Graph:
-        """See :meth:`Framework.export_architecture`."""
-        return build_tensorflow_graph(spec)
+    def require_present(self, device: str) -> None:
+        """See :meth:`Framework.require_present`. TensorFlow's allocator counts bytes from here on."""
+        count_allocations()
+        require_device(device)
 
-    @property
-    def profile(self) -> Profile:
-        """See :attr:`Framework.profile`."""
-        from remat_cli.frontends.tensorflow.measuring.profile import profile
+    def version(self) -> str:
+        """See :meth:`Framework.version`."""
+        import tensorflow as tf
 
-        return profile
+        return str(tf.__version__)
 
-    @property
-    def run(self) -> Run:
-        """See :attr:`Framework.run`."""
-        from remat_cli.frontends.tensorflow.measuring.run import run_plan
+    def read(self, graph: Graph) -> Step:
+        """See :meth:`Framework.read`."""
+        return read_step(graph)
 
-        return run_plan
+    def difference(self, ours: Step, theirs: Step) -> str | None:
+        """See :meth:`Framework.difference`."""
+        from remat_cli.frontends.tensorflow.execute.same_graph import difference
+
+        return difference(ours, theirs)
+
+    def require_harmless(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
+        """See :meth:`Framework.require_harmless`. Libraries register their operations when they are imported."""
+        from remat_cli.frontends.tensorflow.execute.library import require_known
+
+        import_libraries(libraries)
+        require_known(step)
+
+    @contextmanager
+    def operation_bench(self, step: Step, device: str, seed: int) -> Iterator[OperationBench]:
+        """See :meth:`Framework.operation_bench`."""
+        from remat_cli.frontends.tensorflow.measure.operations import Operations
+
+        yield Operations(step, device, seed)
+
+    @contextmanager
+    def plan_bench(self, step: Step, device: str, seed: int, peak_bytes: int) -> Iterator[PlanBench]:
+        """See :meth:`Framework.plan_bench`."""
+        from remat_cli.frontends.tensorflow.measure.plans import Plans
+
+        yield Plans(step, device, seed)

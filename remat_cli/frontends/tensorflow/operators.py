@@ -1,4 +1,4 @@
-"""What remat knows of TensorFlow's operations by name: which look at memory, read or write variables, or draw numbers.
+"""What remat knows of TensorFlow's operations by name: which alias memory, read or write variables, or draw numbers.
 
 An operation that TensorFlow does not call stateful computes the same again, so it may be recomputed. Stateful ones run
 at most once, but for those that only read variables. Stateful operations that are not listed here are refused.
@@ -11,7 +11,7 @@ def _named(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-LOOKS = _named("""
+ALIASES = _named("""
     Identity IdentityN StopGradient PreventGradient Reshape Squeeze ExpandDims Bitcast EnsureShape CheckNumerics
     Snapshot PlaceholderWithDefault
 """)
@@ -20,7 +20,7 @@ LOOKS = _named("""
 SLICES = _named("StridedSlice Slice Split SplitV Unpack")
 """Operations that give out parts of the memory of an input, if the parts are aligned."""
 
-MAYBE_LOOKS = SLICES | _named("""
+MAYBE_ALIASES = SLICES | _named("""
     Pack ConcatV2 Concat Transpose ConjugateTranspose BroadcastTo Tile Cast Sum Mean Max Min Prod All Any AddN Pad
     PadV2 Conj Real Reverse ReverseV2 Roll SpaceToBatchND BatchToSpaceND DepthToSpace SpaceToDepth MirrorPad
     MatrixBandPart

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from remat_cli.frontends.captured.architectures import CapturedArchitecture, build_captured, table
+from remat_cli.frontends.captured.architectures import CapturedArchitecture, table
+from remat_cli.frontends.messages import Tell
 from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.messages import Tell, tell_stderr
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
 from remat_cli.zoo.base import option
@@ -136,8 +136,3 @@ TORCH_ARCHITECTURES: Registry[TorchArchitecture] = Registry(
     table=table(__name__, "torch", {"gpt2": Gpt2, "resnet50": ResNet50, "unet": UNet, "vgg16": Vgg16}),
     group="remat.zoo.torch",
 )
-
-
-def build_torch_graph(spec_text: str, tell: Tell = tell_stderr) -> Graph:
-    """See :func:`build_captured`."""
-    return build_captured(TORCH_ARCHITECTURES, spec_text, tell)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, NotOneGraph
+from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.source import load_function
 from remat_cli.frontends.torch.capturing.capture import (
     Captured,
@@ -31,7 +32,6 @@ from remat_cli.frontends.torch.capturing.refusals import in_no_part, not_capture
 from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.inductor.joint import way_of
 from remat_cli.frontends.torch.installed import require_present
-from remat_cli.frontends.torch.messages import Tell, tell_stderr
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.graph.metadata import LINES
 from remat_cli.graph.model import Graph

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from remat_cli.frontends.frameworks import Framework, Profile, Run, Tell
-from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES, build_torch_graph
+from remat_cli.frontends.captured.origin import Frontend
+from remat_cli.frontends.captured.profiling import OperationBench
+from remat_cli.frontends.captured.running import PlanBench
+from remat_cli.frontends.frameworks import Framework
+from remat_cli.frontends.messages import Tell
+from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
+from remat_cli.frontends.torch.document import FRONTEND, Step
+from remat_cli.frontends.torch.installed import DEVICES, require_present
+from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
-from remat_cli.zoo.base import Architecture
 
 
-class Torch(Framework):
+class Torch(Framework[Step]):
     """PyTorch: steps are captured with FX and AOTAutograd."""
 
-    name: ClassVar[str] = "torch"
-    title: ClassVar[str] = "PyTorch"
-    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    frontend: ClassVar[Frontend] = FRONTEND
+    devices: ClassVar[tuple[str, ...]] = DEVICES
     options: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"compiler": ("eager", "inductor")})
-    architectures: ClassVar[Registry[Architecture]] = TORCH_ARCHITECTURES
+    architectures: ClassVar[Registry[Any]] = TORCH_ARCHITECTURES
 
     def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:
         """See :meth:`Framework.export`."""
@@ -28,20 +34,40 @@ class Torch(Framework):
 
         return export_torch_parts(source, device=device, cost=cost, tell=tell, **options)
 
-    def export_architecture(self, spec: str, *, tell: Tell) -> Graph:
-        """See :meth:`Framework.export_architecture`."""
-        return build_torch_graph(spec, tell)
+    def require_present(self, device: str) -> None:
+        """See :meth:`Framework.require_present`."""
+        require_present(device)
 
-    @property
-    def profile(self) -> Profile:
-        """See :attr:`Framework.profile`."""
-        from remat_cli.frontends.torch.measuring.profile import profile
+    def version(self) -> str:
+        """See :meth:`Framework.version`."""
+        import torch
 
-        return profile
+        return str(torch.__version__)
 
-    @property
-    def run(self) -> Run:
-        """See :attr:`Framework.run`."""
-        from remat_cli.frontends.torch.measuring.run import run_plan
+    def read(self, graph: Graph) -> Step:
+        """See :meth:`Framework.read`."""
+        return read_step(graph)
 
-        return run_plan
+    def difference(self, ours: Step, theirs: Step) -> str | None:
+        """See :meth:`Framework.difference`."""
+        from remat_cli.frontends.torch.executing.same_graph import difference
+
+        return difference(ours, theirs)
+
+    def require_harmless(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
+        """See :meth:`Framework.require_harmless`. Every operation runs once on tensors without data."""
+        from remat_cli.frontends.torch.executing.rehearsal import rehearse
+
+        rehearse(step, device, force=force, libraries=libraries)
+
+    def operation_bench(self, step: Step, device: str, seed: int) -> AbstractContextManager[OperationBench]:
+        """See :meth:`Framework.operation_bench`."""
+        from remat_cli.frontends.torch.measuring.profile import operation_bench
+
+        return operation_bench(step, device, seed)
+
+    def plan_bench(self, step: Step, device: str, seed: int, peak_bytes: int) -> AbstractContextManager[PlanBench]:
+        """See :meth:`Framework.plan_bench`."""
+        from remat_cli.frontends.torch.measuring.run import plan_bench
+
+        return plan_bench(step, device, seed, peak_bytes)

@@ -15,6 +15,7 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed, TooLarge
 from remat_cli.frontends.available import available_bytes
+from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.source import frames_of
 from remat_cli.frontends.torch.capturing.capture import Model
 from remat_cli.frontends.torch.capturing.naming import place_in
@@ -29,7 +30,6 @@ from remat_cli.frontends.torch.compat.fake_tensors import (
     uninitialized_fakes,
 )
 from remat_cli.frontends.torch.compat.operators import dispatch_mode, is_operator, schema, weak_storage
-from remat_cli.frontends.torch.messages import Tell, tell_stderr
 from remat_cli.frontends.torch.tensors import is_dense, storage, storage_bytes
 from remat_cli.frontends.torch.types import DispatchMode, FakeMode, Operator, Tensor
 from remat_cli.units import format_bytes

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import UsageError
+from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.rates import Rates, roofline
 from remat_cli.frontends.torch.costing.device import device_rates
 from remat_cli.frontends.torch.costing.work import flops, microseconds
-from remat_cli.frontends.torch.messages import Tell, tell_stderr
 from remat_cli.frontends.torch.types import FxNode
 
 DEVICE, FLOPS = "device", "flops"

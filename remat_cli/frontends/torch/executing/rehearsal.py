@@ -12,13 +12,13 @@ which lay in memory next to a page that cannot be read, and with indices that ar
 
 from __future__ import annotations
 
-import importlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from remat_cli.errors import ExecutionFailed, RematError, UsageError, Worded
+from remat_cli.errors import ExecutionFailed, RematError, Worded
+from remat_cli.frontends.captured.installed import import_libraries
 from remat_cli.frontends.captured.origin import damaged
 from remat_cli.frontends.torch.codec import decode_data, dtype_named, spec_of
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, new_fake_mode, silent_fakes
@@ -57,11 +57,7 @@ def _namespaces(libraries: Sequence[str]) -> frozenset[str]:
     Raises:
         UsageError: If one cannot be imported.
     """
-    for name in libraries:
-        try:
-            importlib.import_module(name)
-        except Exception as error:  # a library may do anything while it is imported
-            raise UsageError(f"the library {name} cannot be imported: {type(error).__name__}: {error}") from error
+    import_libraries(libraries)
     return frozenset(name.partition(".")[0] for name in libraries)
 
 

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 from remat_cli.frontends.captured.origin import differing_spec
-from remat_cli.frontends.torch.document import FRONTEND, Step
-from remat_cli.frontends.torch.reading import read_step
-from remat_cli.graph.model import Graph
+from remat_cli.frontends.torch.document import Step
 from remat_cli.printable import printable
 
 
-def difference(compiled: Graph, planned: Graph) -> str | None:
+def difference(compiled: Step, planned: Step) -> str | None:
     """Why a plan of ``planned`` is not a plan of ``compiled``, in a few words; None if it is.
 
     Args:
-        compiled: The graph to be run.
-        planned: The graph of a plan.
-
-    Raises:
-        UsageError: If the payloads or metadata of one of them are damaged.
+        compiled: The step to be run.
+        planned: The step of a plan.
     """
-    ours, theirs = read_step(compiled), read_step(planned)
-    return _places(ours, theirs) or _operations(ours, theirs) or _rest(ours, theirs)
-
-
-def require_home(graph: Graph, device: str) -> None:
-    """Check that a graph was exported for this torch and for ``device``.
-
-    Raises:
-        UsageError: If it was not, with the difference.
-    """
-    import torch
-
-    FRONTEND.require_home(graph, str(torch.__version__), device)
+    return _places(compiled, planned) or _operations(compiled, planned) or _rest(compiled, planned)
 
 
 def _places(compiled: Step, planned: Step) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
 from remat_cli.errors import CaptureFailed, UsageError
+from remat_cli.frontends.messages import warn
 from remat_cli.frontends.torch.capturing.capture import Captured, Model
 from remat_cli.frontends.torch.capturing.lower import lower
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs, result_kind
@@ -23,7 +24,6 @@ from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, Saved, forward_backward
 from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_torch
-from remat_cli.frontends.torch.messages import warn
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.tensors import is_random
 from remat_cli.frontends.torch.training.uses import copied_bytes
@@ -172,7 +172,7 @@ def chosen(compiled: Compiled, plans: Sequence[Plan]) -> tuple[Plan | None, list
     reasons = []
     for plan in plans:
         reason = FRONTEND.foreign(plan.graph, str(torch.__version__), compiled.device)
-        reason = reason or difference(compiled.graph, plan.graph)
+        reason = reason or difference(read_step(compiled.graph), read_step(plan.graph))
         if reason is None:
             return plan, []
         reasons.append(f"the plan of {printable(plan.graph.name)} is for another graph: {reason}")

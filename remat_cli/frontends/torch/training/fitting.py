@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from remat_cli.errors import CaptureFailed, Infeasible, NotOneGraph, RematError, UsageError
+from remat_cli.frontends.messages import warn
 from remat_cli.frontends.torch.capturing.capture import Calls, Captured, Model, Way, capture_parts, no_graph
 from remat_cli.frontends.torch.capturing.construction import as_model
 from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
@@ -26,7 +27,7 @@ from remat_cli.frontends.torch.inductor.joint import way_of
 from remat_cli.frontends.torch.inductor.library_calls import with_library_workspaces
 from remat_cli.frontends.torch.installed import require_device
 from remat_cli.frontends.torch.measuring.memory import with_workspaces
-from remat_cli.frontends.torch.messages import warn
+from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 from remat_cli.frontends.torch.training.arguments import Arguments, device_of_module, require_batch, require_module
 from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, chosen, no_plan
@@ -485,11 +486,12 @@ def _measured(graph: Graph, where: Any) -> Graph:
     """``graph`` with measured times, sizes and workspaces. The state of the user's random generators is preserved."""
     import torch
 
-    from remat_cli.frontends.torch.measuring.profile import profile
+    from remat_cli.frontends.captured.profiling import profiled
+    from remat_cli.frontends.torch.measuring.profile import operation_bench
 
     here = torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext()
-    with torch.random.fork_rng(), here:
-        return profile(graph, device=where.type, repeats=3, warmup=1, captured=True)
+    with torch.random.fork_rng(), here, operation_bench(read_step(graph), where.type, seed=0) as bench:
+        return profiled(bench, repeats=3, warmup=1)
 
 
 def _way(unknown: str, compiler: str, cost: str) -> Way:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from remat_cli.errors import RematError, UsageError
+from remat_cli.frontends.messages import warn
 from remat_cli.frontends.torch.compat.dynamo import (
     call_of,
     is_compiled,
@@ -23,7 +24,6 @@ from remat_cli.frontends.torch.compat.dynamo import (
     set_call,
     undistributed,
 )
-from remat_cli.frontends.torch.messages import warn
 from remat_cli.frontends.torch.training.processes import processes
 from remat_cli.printable import printable
 from remat_cli.tracebacks import shortened

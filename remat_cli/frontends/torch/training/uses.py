@@ -6,10 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from remat_cli.frontends.messages import warn
 from remat_cli.frontends.torch.capturing.capture import Captured
 from remat_cli.frontends.torch.capturing.placeholders import joint_inputs, result_kind
 from remat_cli.frontends.torch.capturing.results import Use, tangent_numbers
-from remat_cli.frontends.torch.messages import warn
 from remat_cli.frontends.torch.tensors import dense_bytes, is_random
 from remat_cli.units import format_bytes
 

@@ -1,1 +1,0 @@
-"""Training steps by plan, in the user's own program."""

@@ -1,1 +1,0 @@
-"""Models of the zoo, written with Keras."""

@@ -1,1 +1,0 @@
-"""Training: steps of the user that run by plan."""
