@@ -1,0 +1,164 @@
+"""A framework in one file. A step is a list of operations on square matrices, which NumPy computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from remat_cli.errors import ExecutionFailed, UsageError
+from remat_cli.frontends.captured.origin import Frontend, damaged
+from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, timed
+from remat_cli.frontends.captured.running import MeasuredPlan, PlanBench, kept, median_s
+from remat_cli.frontends.frameworks import Framework
+from remat_cli.frontends.messages import Tell
+from remat_cli.frontends.source import load_function
+from remat_cli.graph.model import Graph, Node
+from remat_cli.plan.model import Compute, Deallocate, Statement
+from remat_cli.registry import Registry
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {"random": lambda generator, side: generator.random((side, side))}
+FUNCTIONS |= {"tanh": np.tanh, "add": np.add, "multiply": np.multiply, "matmul": np.matmul}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A graph; the functions of its nodes, and the sides of the matrices."""
+
+    graph: Graph
+    functions: tuple[str, ...]
+    side: int
+
+    def call(self, node: int, values: Mapping[int, Any], seed: int) -> Any:
+        """The value of a node, from those that it reads."""
+        function = FUNCTIONS[self.functions[node]]
+        if self.functions[node] == "random":
+            return function(np.random.default_rng(seed), self.side)
+        return function(*(values[read] for read in self.graph.nodes[node].payload["reads"]))
+
+
+class Toy(Framework[Step]):
+    """A build function returns the side of the matrices, and operations such as ``("add", 0, 2)``."""
+
+    frontend = Frontend("toy", "Toy", "numpy", version=1, forced="functions may be missing")
+    devices = ("cpu",)
+    default_cost = "flops"
+    architectures: ClassVar[Registry[Any]] = Registry("toy architecture", {}, "toy.architectures")
+
+    def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> list[Graph]:
+        """One node with one matrix for each operation."""
+        if cost != "flops":
+            raise UsageError(f'"{cost}" is not a cost model of Toy', hint="leave the cost out")
+        side, operations = load_function(source, self.name)()
+        nodes = []
+        for number, (function, *reads) in enumerate(operations):
+            flops = 2 * side**3 if function == "matmul" else side**2
+            payload = {"function": function, "reads": reads}
+            inputs = tuple(sorted(set(reads)))
+            nodes.append(Node(f"{function}.{number}", flops, inputs, (8 * side**2,), op=function, payload=payload))
+        metadata = self.frontend.metadata(f"toy:{source}", self.version(), device, {"model": "flops"}) | {"side": side}
+        return [Graph("toy", tuple(nodes), (len(nodes) - 1,), "flops", metadata=metadata)]
+
+    def require_present(self, device: str) -> None:
+        """NumPy comes with remat."""
+
+    def version(self) -> str:
+        """Graphs are for one minor version of NumPy."""
+        return np.__version__
+
+    def read(self, graph: Graph) -> Step:
+        """Documents may be damaged: whatever ``export`` does not write is refused, with its place."""
+        functions = []
+        for node in graph.nodes:
+            match node.payload:
+                case {"function": str(function), "reads": list(reads)} if set(reads) == set(node.inputs):
+                    functions.append(function)
+                case _:
+                    raise damaged(graph, f"node {node.id}", "it has no function, or reads something else")
+        side = graph.metadata.get("side")
+        if type(side) is not int:
+            raise damaged(graph, "metadata.side", "it is not a whole number")
+        return Step(graph, tuple(functions), side)
+
+    def difference(self, ours: Step, theirs: Step) -> str | None:
+        """Names of nodes and costs do not matter."""
+        if ours.side != theirs.side:
+            return f"its matrices have {theirs.side} rows, and these have {ours.side}"
+        payloads = [[node.payload for node in step.graph.nodes] for step in (ours, theirs)]
+        return None if payloads[0] == payloads[1] else "it computes something else"
+
+    def require_harmless(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
+        """Only functions in the table run, whoever wrote the document."""
+        if libraries:
+            raise UsageError("Toy has no libraries of operators", hint="leave libraries out")
+        for node, function in zip(step.graph.nodes, step.functions, strict=True):
+            if function not in FUNCTIONS:
+                raise ExecutionFailed(f"node {node.id} calls {function}, which is none of Toy's functions")
+
+    def operation_bench(self, step: Step, device: str, seed: int) -> AbstractContextManager[OperationBench]:
+        """For ``remat profile``."""
+        return nullcontext(Operations(step, device, seed))
+
+    def plan_bench(self, step: Step, device: str, seed: int, peak_bytes: int) -> AbstractContextManager[PlanBench]:
+        """For ``remat run``."""
+        return nullcontext(Plans(step, seed))
+
+
+class Operations(OperationBench):
+    """Runs single operations on random matrices."""
+
+    def __init__(self, step: Step, device: str, seed: int) -> None:
+        self.graph, self.device, self.step, self.seed = step.graph, device, step, seed
+
+    def kind(self, index: int) -> str:
+        """All matrices have one form, so the function alone tells what is measured once."""
+        return self.step.functions[index]
+
+    def measure(self, indices: Sequence[int], repeats: int, warmup: int) -> Iterator[MeasuredOperation]:
+        """NumPy needs no workspace for these functions."""
+        for index in indices:
+            values = dict.fromkeys(self.graph.nodes[index].inputs, np.ones((self.step.side, self.step.side)))
+            call = partial(self.step.call, index, values, self.seed)
+            yield MeasuredOperation(timed(call, lambda: None, repeats, warmup), workspace_bytes=0)
+
+    def node(self, index: int, measured: MeasuredOperation | None, cheapest_us: float) -> Node:
+        """Sizes stay as they are."""
+        assert measured is not None  # every node runs
+        return replace(self.graph.nodes[index], cost=measured.timed.median_us)
+
+    def machine(self) -> dict[str, Any]:
+        """What the times depend on."""
+        return {"numpy": np.__version__}
+
+
+class Plans(PlanBench):
+    """Runs plans, and counts the bytes of the matrices that are held."""
+
+    def __init__(self, step: Step, seed: int) -> None:
+        self.step, self.seed = step, seed
+
+    def measure(self, statements: Sequence[Statement], steps: int) -> MeasuredPlan:
+        """Once for results and memory, then for the time."""
+        held, peak_bytes = self.run(statements)
+        taken_s = median_s(partial(self.run, statements), lambda: None, steps)
+        results = [kept(f"result {number}", held[value]) for number, value in enumerate(self.step.graph.outputs)]
+        return MeasuredPlan(results, peak_bytes, taken_s)
+
+    def run(self, statements: Sequence[Statement]) -> tuple[dict[int, Any], int]:
+        """The matrices at the end, by value, and the most bytes at once."""
+        held: dict[int, Any] = {}
+        value_in: dict[str, int] = {}
+        peak_bytes = 0
+        for statement in statements:
+            if isinstance(statement, Compute):
+                [register] = statement.registers
+                value_in[register] = self.step.graph.first_value[statement.node]
+                held[value_in[register]] = self.step.call(statement.node, held, self.seed)
+                peak_bytes = max(peak_bytes, sum(matrix.nbytes for matrix in held.values()))
+            elif isinstance(statement, Deallocate):
+                del held[value_in.pop(statement.register)]
+        return held, peak_bytes
