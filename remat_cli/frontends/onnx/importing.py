@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.errors import InputError, Problem
+from remat_cli.frontends.captured.installed import require_version
 from remat_cli.frontends.imported import Imported, Made, Model, Wishes, count, live, model_graph
-from remat_cli.frontends.onnx.installed import require_onnx
 from remat_cli.frontends.onnx.lower import Lowered, lower
 from remat_cli.frontends.onnx.read import Read, read_model
 from remat_cli.printable import printable
 from remat_cli.zoo.training import Backward
+
+OLDEST = (1, 16)
+BELOW = (2, 0)
+"""Versions of onnx from ``OLDEST`` up to, but not including, ``BELOW`` are supported; pyproject.toml says the same."""
 
 
 def import_onnx(path: str, wishes: Wishes) -> Imported:
@@ -29,7 +33,7 @@ def import_onnx(path: str, wishes: Wishes) -> Imported:
         InputError: If the model cannot be read, or sizes or costs cannot be determined.
         UsageError: If the backward rule does not fit the model.
     """
-    require_onnx()
+    require_version("the onnx package", "onnx", OLDEST, BELOW, ("onnx",))
     read = read_model(path, wishes.sizes)
     lowered = lower(read, path, wishes.default_cost)
     model = _model(read, lowered, path)
