@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from remat_cli.errors import ExecutionFailed, UsageError
-from remat_cli.frontends.captured.origin import Frontend, damaged
+from remat_cli.frontends.captured.origin import Frontend
 from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, timed
 from remat_cli.frontends.captured.running import MeasuredPlan, PlanBench, kept, median_s
+from remat_cli.frontends.captured.serialiser import Reader, Stored, stored
 from remat_cli.frontends.frameworks import Framework
 from remat_cli.frontends.messages import Tell
 from remat_cli.frontends.source import load_function
@@ -25,20 +26,28 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {"random": lambda generator, side: ge
 FUNCTIONS |= {"tanh": np.tanh, "add": np.add, "multiply": np.multiply, "matmul": np.matmul}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Operation(Stored):
+    """The payload of a node: a function, and the values that it reads, by number."""
+
+    function: str
+    reads: tuple[int, ...] = field(metadata=stored(below="values"))
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """A graph; the functions of its nodes, and the sides of the matrices."""
+    """A graph, the operations of its nodes, and the side of the matrices."""
 
     graph: Graph
-    functions: tuple[str, ...]
+    operations: tuple[Operation, ...]
     side: int
 
     def call(self, node: int, values: Mapping[int, Any], seed: int) -> Any:
         """The value of a node, from those that it reads."""
-        function = FUNCTIONS[self.functions[node]]
-        if self.functions[node] == "random":
-            return function(np.random.default_rng(seed), self.side)
-        return function(*(values[read] for read in self.graph.nodes[node].payload["reads"]))
+        operation = self.operations[node]
+        if operation.function == "random":
+            return FUNCTIONS["random"](np.random.default_rng(seed), self.side)
+        return FUNCTIONS[operation.function](*(values[read] for read in operation.reads))
 
 
 class Toy(Framework[Step]):
@@ -57,7 +66,7 @@ class Toy(Framework[Step]):
         nodes = []
         for number, (function, *reads) in enumerate(operations):
             flops = 2 * side**3 if function == "matmul" else side**2
-            payload = {"function": function, "reads": reads}
+            payload = Operation(function, tuple(reads)).document()
             inputs = tuple(sorted(set(reads)))
             nodes.append(Node(f"{function}.{number}", flops, inputs, (8 * side**2,), op=function, payload=payload))
         metadata = self.frontend.metadata(f"toy:{source}", self.version(), device, {"model": "flops"}) | {"side": side}
@@ -72,32 +81,27 @@ class Toy(Framework[Step]):
 
     def read(self, graph: Graph) -> Step:
         """Documents may be damaged: whatever ``export`` does not write is refused, with its place."""
-        functions = []
-        for node in graph.nodes:
-            match node.payload:
-                case {"function": str(function), "reads": list(reads)} if set(reads) == set(node.inputs):
-                    functions.append(function)
-                case _:
-                    raise damaged(graph, f"node {node.id}", "it has no function, or reads something else")
-        side = graph.metadata.get("side")
-        if type(side) is not int:
-            raise damaged(graph, "metadata.side", "it is not a whole number")
-        return Step(graph, tuple(functions), side)
+        reader = Reader(graph)
+        reader.counts["values"] = len(graph.size)
+        operations = [reader.part(Operation, node.payload, f"node {node.id}", ": ") for node in graph.nodes]
+        for node, operation in zip(graph.nodes, operations, strict=True):
+            if set(operation.reads) != set(node.inputs):
+                raise reader.wrong(f"node {node.id}: reads", "they are not what the node reads")
+        return Step(graph, tuple(operations), reader.number(graph.metadata.get("side"), "metadata.side"))
 
     def difference(self, ours: Step, theirs: Step) -> str | None:
         """Names of nodes and costs do not matter."""
         if ours.side != theirs.side:
             return f"its matrices have {theirs.side} rows, and these have {ours.side}"
-        payloads = [[node.payload for node in step.graph.nodes] for step in (ours, theirs)]
-        return None if payloads[0] == payloads[1] else "it computes something else"
+        return None if ours.operations == theirs.operations else "it computes something else"
 
     def require_harmless(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
         """Only functions in the table run, whoever wrote the document."""
         if libraries:
             raise UsageError("Toy has no libraries of operators", hint="leave libraries out")
-        for node, function in zip(step.graph.nodes, step.functions, strict=True):
-            if function not in FUNCTIONS:
-                raise ExecutionFailed(f"node {node.id} calls {function}, which is none of Toy's functions")
+        for node, operation in zip(step.graph.nodes, step.operations, strict=True):
+            if operation.function not in FUNCTIONS:
+                raise ExecutionFailed(f"node {node.id} calls {operation.function}, which is none of Toy's functions")
 
     def operation_bench(self, step: Step, device: str, seed: int) -> AbstractContextManager[OperationBench]:
         """For ``remat profile``."""
@@ -116,7 +120,7 @@ class Operations(OperationBench):
 
     def kind(self, index: int) -> str:
         """All matrices have one form, so the function alone tells what is measured once."""
-        return self.step.functions[index]
+        return self.step.operations[index].function
 
     def measure(self, indices: Sequence[int], repeats: int, warmup: int) -> Iterator[MeasuredOperation]:
         """NumPy needs no workspace for these functions."""

@@ -97,7 +97,7 @@ def test_documents_are_read_as_they_are_written():
     step = read_step(small_graph())
     assert [found.document() for found in step.operations] == [node.payload for node in step.graph.nodes]
     assert [place.document() for place in step.places] == step.graph.metadata["places"]
-    assert [result.document(step.graph) for result in step.results] == step.graph.metadata["results"]
+    assert [result.document(step.graph.value_name) for result in step.results] == step.graph.metadata["results"]
 
 
 @pytest.mark.parametrize(

@@ -74,5 +74,10 @@ def test_what_the_template_checks_holds_for_it_too(toy):
     harmful = replace(
         graph, nodes=(replace(graph.nodes[0], payload={"function": "system", "reads": []}), *graph.nodes[1:])
     )
+    damaged = graph.nodes[3].payload | {"reads": [99]}
+    with pytest.raises(remat.UsageError, match=r"node tanh\.3: reads\[0\]: there is no number 99: there are 17"):
+        toy.profile(
+            replace(graph, nodes=(*graph.nodes[:3], replace(graph.nodes[3], payload=damaged), *graph.nodes[4:]))
+        )
     with pytest.raises(remat.ExecutionFailed, match="calls system, which is none of Toy's functions"):
         toy.profile(harmful)

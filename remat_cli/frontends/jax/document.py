@@ -13,8 +13,8 @@ document runs without the code that it came from.
 
 Arrays of random keys are kept as the numbers in them; ``key`` then names the generator.
 
-This module alone writes these documents, and :mod:`remat_cli.frontends.jax.reading` alone reads them. Neither needs
-jax.
+The fields of the classes here are what stands in documents, see :mod:`remat_cli.frontends.captured.serialiser`;
+:mod:`remat_cli.frontends.jax.reading` reads them. Neither needs jax.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from __future__ import annotations
 import base64
 import math
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from remat_cli.frontends.captured.origin import Frontend, differing_spec
+from remat_cli.frontends.captured.serialiser import Dtype, Stored, stored
 from remat_cli.graph.model import Graph
 from remat_cli.printable import printable
 
@@ -48,7 +47,7 @@ ITEM_BYTES = {
 
 
 @dataclass(frozen=True, slots=True)
-class ArraySpec:
+class ArraySpec(Stored):
     """Type and shape of an array.
 
     Attributes:
@@ -57,7 +56,7 @@ class ArraySpec:
         key: The generator of an array of keys; None for one of numbers.
     """
 
-    dtype: str
+    dtype: Dtype
     shape: tuple[int, ...]
     key: str | None = None
 
@@ -71,42 +70,37 @@ class ArraySpec:
         """Bytes of its elements."""
         return self.elements * ITEM_BYTES[self.dtype]
 
-    def document(self) -> dict[str, Any]:
-        """As JSON."""
-        written: dict[str, Any] = {"dtype": self.dtype, "shape": list(self.shape)}
-        return written if self.key is None else written | {"key": self.key}
-
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class Input(Stored):
     """The ``position``-th value that a node reads."""
 
-    position: int
+    position: int = field(metadata=stored("input", below="inputs"))
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class Value(Stored):
     """A value of the graph, by its number."""
 
-    number: int
+    number: int = field(metadata=stored("value", names=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(Stored):
     """An array that the step is given."""
 
-    number: int
+    number: int = field(metadata=stored("place", below="places"))
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Stored):
     """An array whose data is in the document."""
 
-    number: int
+    number: int = field(metadata=stored("constant", below="constants"))
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Stored):
     """The operation of a node.
 
     Attributes:
@@ -115,21 +109,13 @@ class Operation:
         values: The arrays that it makes, one for each value of the node.
     """
 
-    function: int
+    function: int = field(metadata=stored(below="functions"))
     reads: tuple[Input | Place | Constant, ...]
     values: tuple[ArraySpec, ...]
 
-    def document(self) -> dict[str, Any]:
-        """The payload."""
-        return {
-            "function": self.function,
-            "reads": [_written(read, _no_name) for read in self.reads],
-            "values": [spec.document() for spec in self.values],
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class PlaceSpec:
+class PlaceSpec(Stored):
     """An array that a step is given.
 
     Attributes:
@@ -139,31 +125,22 @@ class PlaceSpec:
         below: Its numbers must be below this and not negative. None if no limit is known.
     """
 
-    kind: str
+    kind: str = field(metadata=stored(words=("argument", "captured")))
     name: str
-    spec: ArraySpec
+    spec: ArraySpec = field(metadata=stored(inline=True))
     below: int | None = None
 
-    def document(self) -> dict[str, Any]:
-        """As JSON."""
-        written = {"kind": self.kind, "name": self.name, **self.spec.document()}
-        return written if self.below is None else written | {"below": self.below}
-
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class Data(Stored):
     """A small array with its data, in row-major order."""
 
-    spec: ArraySpec
+    spec: ArraySpec = field(metadata=stored(inline=True))
     data: bytes
-
-    def document(self) -> dict[str, Any]:
-        """As JSON."""
-        return self.spec.document() | {"data": base64.b64encode(self.data).decode("ascii")}
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Result(Stored):
     """A result of a step.
 
     Attributes:
@@ -173,19 +150,10 @@ class Result:
         spec: Its type and shape.
     """
 
-    kind: str
+    kind: str = field(metadata=stored(words=("loss", "auxiliary", "gradient")))
     name: str
     array: Value | Place | Constant
-    spec: ArraySpec
-
-    def document(self, name_of: Callable[[int], str]) -> dict[str, Any]:
-        """As JSON; ``name_of`` gives the names of values."""
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "array": _written(self.array, name_of),
-            **self.spec.document(),
-        }
+    spec: ArraySpec = field(metadata=stored(inline=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,23 +204,6 @@ class Step:
 def function_text(function: bytes) -> str:
     """A function as it stands in a document."""
     return base64.b64encode(zlib.compress(function, 9)).decode("ascii")
-
-
-def _no_name(number: int) -> str:
-    raise AssertionError(f"an operation names value {number} of the graph, and not what its node reads")
-
-
-def _written(array: Input | Value | Place | Constant, name_of: Callable[[int], str]) -> dict[str, Any]:
-    """``array`` as JSON."""
-    match array:
-        case Input(position):
-            return {"input": position}
-        case Value(number):
-            return {"value": name_of(number)}
-        case Place(number):
-            return {"place": number}
-        case Constant(number):
-            return {"constant": number}
 
 
 def difference(ours: Step, theirs: Step) -> str | None:

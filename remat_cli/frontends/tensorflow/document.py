@@ -25,19 +25,19 @@ An attribute is an object with one entry, whose key is its kind: ``{"type": "flo
 The metadata holds ``places``, ``constants``, ``functions`` (of control flow, as serialised FunctionDefs) and
 ``results``, which are named likewise, with ``{"value": "id:0", "ops": [...], "tensor": "t0.0"}`` for aliases of values.
 
-This module alone writes these documents, and :mod:`remat_cli.frontends.tensorflow.reading` alone reads them. Neither
-needs TensorFlow.
+The fields of the classes here are what stands in documents, see :mod:`remat_cli.frontends.captured.serialiser`;
+:mod:`remat_cli.frontends.tensorflow.reading` reads them. Neither needs TensorFlow.
 """
 
 from __future__ import annotations
 
-import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.frontends.captured.origin import Frontend
+from remat_cli.frontends.captured.serialiser import Dtype, Hexadecimal, Stored, stored
 from remat_cli.graph.model import Graph
 
 FRONTEND = Frontend(
@@ -58,10 +58,10 @@ OPAQUE = tuple(name for name, size in ITEM_BYTES.items() if size == 0)
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(Stored):
     """Type and shape of a tensor."""
 
-    dtype: str
+    dtype: Dtype
     shape: tuple[int, ...]
 
     @property
@@ -69,20 +69,37 @@ class TensorSpec:
         """Bytes of its elements; 0 if the type does not tell."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
-    def document(self) -> dict[str, Any]:
-        """As JSON."""
-        return {"dtype": self.dtype, "shape": list(self.shape)}
+
+class _Ref(Stored):
+    """The name of a tensor; see the table above."""
+
+    __slots__ = ()
+
+    def document(self, name_of: Callable[[int], str] | None = None) -> str:
+        """The name as documents have it."""
+        match self:
+            case Input(position):
+                return f"v{position}"
+            case Made(op, output):
+                return f"t{op}.{output}"
+            case Place(number):
+                return f"p{number}"
+            case Read(place):
+                return f"r{place}"
+            case Constant(number):
+                return f"c{number}"
+        raise AssertionError(f"{self} is no tensor")
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class Input(_Ref):
     """The value that a node reads at this position."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Made(_Ref):
     """An output of an operation: of the same node, or of the captured step."""
 
     op: int
@@ -90,21 +107,21 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(_Ref):
     """A place: the tensor of an input, the handle of a variable."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class Read(_Ref):
     """What the variable of a place held when the step began."""
 
     place: int
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(_Ref):
     """A tensor whose data is in the document."""
 
     number: int
@@ -115,7 +132,7 @@ Ref = Input | Made | Place | Read | Constant
 
 
 @dataclass(frozen=True, slots=True)
-class Attribute:
+class Attribute(Stored):
     """An attribute of an operation.
 
     Attributes:
@@ -126,7 +143,7 @@ class Attribute:
     kind: str
     value: Any
 
-    def document(self) -> dict[str, Any]:
+    def document(self, name_of: Callable[[int], str] | None = None) -> dict[str, Any]:
         """As JSON."""
         return {self.kind: _plain(self.value)}
 
@@ -137,13 +154,13 @@ PLURAL = {f"{kind}s": kind for kind in KINDS}
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(Stored):
     """An operation of TensorFlow.
 
     Attributes:
         op: Its type: ``Conv2D``.
         inputs: The tensors that it reads.
-        outputs: Type and shape of the tensors that it makes.
+        outputs: Type and shape of the tensors that it makes; a list in documents: ``["float32", 8, 16]``.
         attributes: Its attributes, those with their default left out.
     """
 
@@ -152,11 +169,11 @@ class Call:
     outputs: tuple[TensorSpec, ...]
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
 
-    def document(self) -> dict[str, Any]:
+    def document(self, name_of: Callable[[int], str] | None = None) -> dict[str, Any]:
         """As JSON."""
         found: dict[str, Any] = {
             "op": self.op,
-            "in": [written(ref) for ref in self.inputs],
+            "in": [ref.document() for ref in self.inputs],
             "out": [[spec.dtype, *spec.shape] for spec in self.outputs],
         }
         if self.attributes:
@@ -165,7 +182,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Stored):
     """The operations of a node.
 
     Attributes:
@@ -173,15 +190,8 @@ class Operation:
         values: The tensor that is each value of the node; None for a value that only keeps an order.
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[Call, ...] = field(metadata=stored("ops"))
     values: tuple[Made | None, ...]
-
-    def document(self) -> dict[str, Any]:
-        """The payload."""
-        return {
-            "ops": [call.document() for call in self.calls],
-            "values": [None if ref is None else written(ref) for ref in self.values],
-        }
 
     def spec(self, value: int) -> TensorSpec | None:
         """Type and shape of a value of the node; None for one without a tensor."""
@@ -190,7 +200,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Placeholder:
+class Placeholder(Stored):
     """A tensor or a variable that a step is given.
 
     Attributes:
@@ -199,62 +209,40 @@ class Placeholder:
         spec: Type and shape; of a variable, those of what it holds.
         trainable: Whether it is a variable that is trained.
         below: Its whole numbers are below this and not negative. None if no limit is known.
-        number: What a variable without dimensions holds at the start, as ``float.hex`` writes it; else None.
+        number: What a variable without dimensions holds at the start; else None.
     """
 
-    kind: str
+    kind: str = field(metadata=stored(words=("input", "variable", "captured")))
     name: str
-    spec: TensorSpec
+    spec: TensorSpec = field(metadata=stored(inline=True))
     trainable: bool = False
     below: int | None = None
-    number: str | None = None
-
-    def document(self) -> dict[str, Any]:
-        """As JSON."""
-        extra = {
-            key: found
-            for key, found in (("trainable", self.trainable or None), ("below", self.below), ("number", self.number))
-            if found is not None
-        }
-        return {"kind": self.kind, "name": self.name, **self.spec.document(), **extra}
+    number: Hexadecimal | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class Data(Stored):
     """A small tensor with its data, in row-major order."""
 
-    spec: TensorSpec
+    spec: TensorSpec = field(metadata=stored(inline=True))
     data: bytes
-
-    def document(self) -> dict[str, Any]:
-        """As JSON."""
-        return {**self.spec.document(), "data": base64.b64encode(self.data).decode("ascii")}
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Result(Stored):
     """A result of a step: a tensor of its places and constants, or an alias of a value.
 
     Attributes:
-        value: The value whose memory it is, by number; None if it is none.
-        calls: The operations of the alias, in which ``v0`` is the value.
         tensor: The result: ``v0``, or an output of ``calls``.
         spec: Its type and shape.
+        value: The value whose memory it is, by number; None if it is none.
+        calls: The operations of the alias, in which ``v0`` is the value.
     """
 
-    value: int | None
-    calls: tuple[Call, ...]
     tensor: Ref
-    spec: TensorSpec
-
-    def document(self, graph: Graph) -> dict[str, Any]:
-        """As JSON; ``graph`` gives the names of values."""
-        found: dict[str, Any] = {"tensor": written(self.tensor), **self.spec.document()}
-        if self.value is not None:
-            found["value"] = graph.value_name(self.value)
-        if self.calls:
-            found["ops"] = [call.document() for call in self.calls]
-        return found
+    spec: TensorSpec = field(metadata=stored(inline=True))
+    value: int | None = field(default=None, metadata=stored(names=True))
+    calls: tuple[Call, ...] = field(default=(), metadata=stored("ops"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,21 +271,6 @@ class Step:
         """Type and shape of a value of the graph."""
         node = self.graph.producer[value]
         return self.operations[node].spec(value - self.graph.first_value[node])
-
-
-def written(ref: Ref) -> str:
-    """The name of a tensor as documents have it."""
-    match ref:
-        case Input(position):
-            return f"v{position}"
-        case Made(op, output):
-            return f"t{op}.{output}"
-        case Place(number):
-            return f"p{number}"
-        case Read(place):
-            return f"r{place}"
-        case Constant(number):
-            return f"c{number}"
 
 
 def _plain(value: Any) -> Any:

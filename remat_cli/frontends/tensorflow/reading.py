@@ -1,8 +1,4 @@
-"""Reads the payloads and metadata of a captured step, see :mod:`remat_cli.frontends.tensorflow.document`.
-
-A document may come from a stranger, so reading is strict: everything that remat would not write is refused, with its
-place.
-"""
+"""Reads the payloads and metadata of a captured step, see :mod:`remat_cli.frontends.tensorflow.document`."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from remat_cli.frontends.captured.reading import LARGEST, Reader
+from remat_cli.frontends.captured.serialiser import LARGEST, Reader, Stored
 from remat_cli.frontends.tensorflow.document import (
     FRONTEND,
     ITEM_BYTES,
@@ -36,7 +32,6 @@ from remat_cli.graph.quoting import quote
 
 _REF = re.compile(r"([vprc])(\d{1,9})|t(\d{1,9})\.(\d{1,9})")
 _OP = re.compile(r"[A-Za-z][A-Za-z0-9_>]*")
-_PLACES = ("input", "variable", "captured")
 
 
 def read_workspaces(graph: Graph) -> tuple[int, ...]:
@@ -86,14 +81,20 @@ class _Reader(Reader):
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
-        self.functions = 0
         self.given: tuple[Placeholder, ...] = ()
 
+    def check(self, part: Stored, at: str) -> None:
+        match part:
+            case TensorSpec():
+                self.require_size(part.bytes, at)
+            case Data(spec, data):
+                self.require_length(data, spec.bytes, at)
+
     def step(self) -> Step:
-        self.given = tuple(self.placeholder(item, at) for item, at in self.listed("places"))
-        constants = tuple(self.constant(item, at) for item, at in self.listed("constants"))
+        self.given = tuple(self.part(Placeholder, item, at) for item, at in self.listed("places"))
+        constants = tuple(self.part(Data, item, at) for item, at in self.listed("constants"))
         functions = tuple(self.base64(item, at) for item, at in self.listed("functions"))
-        self.places, self.constants, self.functions = len(self.given), len(constants), len(functions)
+        self.counts = {"places": len(self.given), "constants": len(constants), "functions": len(functions)}
         operations = tuple(self.operation(number) for number in range(len(self.graph.nodes)))
         step = Step(self.graph, operations, self.given, constants, functions, (), self.update())
         return replace(step, results=tuple(self.result(step, item, at) for item, at in self.listed("results")))
@@ -102,27 +103,6 @@ class _Reader(Reader):
         if type(value) is not int or abs(value) > LARGEST:
             raise self.wrong(at, f"{quote(value)} is not a whole number of 64 bits")
         return value
-
-    def spec(self, dtype: Any, shape: Any, at: str) -> TensorSpec:
-        spec = TensorSpec(self.dtype(dtype, at), self.numbers(shape, f"{at}.shape"))
-        self.require_size(spec.bytes, at)
-        return spec
-
-    def placeholder(self, value: Any, at: str) -> Placeholder:
-        found = self.fields(value, at, ("kind", "name", "dtype", "shape"), ("trainable", "below", "number"))
-        return Placeholder(
-            kind=self.text(found["kind"], f"{at}.kind", _PLACES),
-            name=self.text(found["name"], f"{at}.name"),
-            spec=self.spec(found["dtype"], found["shape"], at),
-            trainable=self.flag(found.get("trainable", False), f"{at}.trainable"),
-            below=self.limit(found, at),
-            number=self.hexadecimal(found["number"], f"{at}.number") if "number" in found else None,
-        )
-
-    def constant(self, value: Any, at: str) -> Data:
-        found = self.fields(value, at, ("dtype", "shape", "data"))
-        spec = self.spec(found["dtype"], found["shape"], at)
-        return Data(spec, self.data(found["data"], at, spec.bytes))
 
     def update(self) -> int | None:
         metadata: Any = self.graph.metadata
@@ -168,7 +148,7 @@ class _Reader(Reader):
     def listed_spec(self, value: Any, at: str) -> TensorSpec:
         if not isinstance(value, list) or not value:
             raise self.wrong(at, "it is not a type and a shape")
-        return self.spec(value[0], value[1:], at)
+        return self.part(TensorSpec, {"dtype": value[0], "shape": value[1:]}, at, None)
 
     def attribute(self, value: Any, at: str) -> Attribute:
         if not isinstance(value, dict) or len(value) != 1:
@@ -197,7 +177,7 @@ class _Reader(Reader):
             case "shape":
                 return tuple(-1 if n == -1 else self.number(n, where) for n, where in self.items(value, at))
             case "function":
-                return self.number(value, at, self.functions)
+                return self.number(value, at, self.counts["functions"])
         raise self.wrong(at, f"{quote(value)} is not {kind}")
 
     def ref(self, value: Any, at: str, inputs: int, calls: list[Call] | tuple[Call, ...]) -> Ref:
@@ -211,10 +191,10 @@ class _Reader(Reader):
             case "v":
                 return Input(self.number(number, at, inputs))
             case "c":
-                return Constant(self.number(number, at, self.constants))
+                return Constant(self.number(number, at, self.counts["constants"]))
             case "p":
-                return Place(self.number(number, at, self.places))
-        if self.given[self.number(number, at, self.places)].kind != "variable":
+                return Place(self.number(number, at, self.counts["places"]))
+        if self.given[self.number(number, at, self.counts["places"])].kind != "variable":
             raise self.wrong(at, "it is not a variable")
         return Read(number)
 
@@ -235,4 +215,5 @@ class _Reader(Reader):
         inputs = 0 if number is None else 1
         calls = self.calls(found.get("ops", []), f"{at}.ops", inputs)
         tensor = self.ref(found["tensor"], f"{at}.tensor", inputs, calls)
-        return Result(number, calls, tensor, self.spec(found["dtype"], found["shape"], at))
+        spec = self.part(TensorSpec, {"dtype": found["dtype"], "shape": found["shape"]}, at)
+        return Result(tensor, spec, number, calls)

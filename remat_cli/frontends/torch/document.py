@@ -19,44 +19,51 @@ booleans, integers, text and lists are plain JSON. Every other argument is an ob
 The metadata holds ``places`` (the placeholders), ``constants`` and ``results``: losses, gradients, and updates of
 inputs, each with an expression as above, in which ``{"value": "id:0", "part": j}`` stands for values.
 
-This module alone writes these documents, and :mod:`remat_cli.frontends.torch.reading` alone reads them. Neither needs
-torch.
+The fields of the classes here are what stands in documents, see :mod:`remat_cli.frontends.captured.serialiser`;
+:mod:`remat_cli.frontends.torch.reading` reads them. Neither needs torch.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from remat_cli.frontends.captured.origin import Frontend
+from remat_cli.frontends.captured.serialiser import Dtype, Hexadecimal, Stored, stored
 from remat_cli.graph.model import Graph
 
 FRONTEND = Frontend("torch", "PyTorch", "torch", version=1, forced="operators may be missing or do something else")
 
 
 @dataclass(frozen=True, slots=True)
-class Float:
+class Float(Stored):
     """A floating-point number, as ``float.hex`` writes it: exact, including infinities and NaN."""
 
-    text: str
+    text: Hexadecimal = field(metadata=stored("float"))
 
 
 @dataclass(frozen=True, slots=True)
-class Complex:
+class Complex(Stored):
     """A complex number, both parts as ``float.hex`` writes them."""
 
     real: str
     imag: str
 
+    def document(self, name_of: Callable[[int], str] | None = None) -> dict[str, list[str]]:
+        """As JSON."""
+        return {"complex": [self.real, self.imag]}
+
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class Named(Stored):
     """A named object of PyTorch; ``kind`` is ``dtype``, ``layout``, ``memory_format`` or ``device``."""
 
     kind: str
     name: str
+
+    def document(self, name_of: Callable[[int], str] | None = None) -> dict[str, str]:
+        """As JSON."""
+        return {self.kind: self.name}
 
 
 NAMED = ("dtype", "layout", "memory_format", "device")
@@ -79,37 +86,37 @@ FORMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class Input(Stored):
     """The ``part``-th tensor of the ``position``-th value that a node reads."""
 
-    position: int
+    position: int = field(metadata=stored("input", below="inputs"))
     part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class Value(Stored):
     """The ``part``-th tensor of a value of the graph, by the value's number."""
 
-    number: int
+    number: int = field(metadata=stored("value", names=True))
     part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(Stored):
     """The tensor of a placeholder."""
 
-    number: int
+    number: int = field(metadata=stored("place", below="places"))
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Stored):
     """A tensor whose data is in the document."""
 
-    number: int
+    number: int = field(metadata=stored("constant", below="constants"))
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class View(Stored):
     """A view, rebuilt by each of its readers: item ``item`` of the result of ``call``."""
 
     call: str
@@ -125,7 +132,7 @@ Argument = None | bool | int | str | Float | Complex | Named | Tensor | tuple["A
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(Stored):
     """Type and layout of a tensor.
 
     Attributes:
@@ -134,7 +141,7 @@ class TensorSpec:
         stride: Its strides, in elements.
     """
 
-    dtype: str
+    dtype: Dtype
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
@@ -150,21 +157,17 @@ class TensorSpec:
         """Bytes of an element."""
         return ITEM_BYTES[self.dtype]
 
-    def document(self) -> dict[str, Any]:
-        """As JSON."""
-        return {"dtype": self.dtype, "shape": list(self.shape), "stride": list(self.stride)}
-
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(Stored):
     """A tensor that an operation returns; ``item`` is its position, None for a single one."""
 
     item: int | None
-    spec: TensorSpec
+    spec: TensorSpec = field(metadata=stored(inline=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Stored):
     """The operation of a node.
 
     Attributes:
@@ -181,15 +184,9 @@ class Operation:
     values: tuple[tuple[Returned, ...], ...]
     random: bool = False
 
-    def document(self) -> dict[str, Any]:
-        """The payload."""
-        values = [[{"item": tensor.item, **tensor.spec.document()} for tensor in tensors] for tensors in self.values]
-        written = {"call": self.call, **_arguments(self, _no_name), "values": values}
-        return written | {"random": True} if self.random else written
-
 
 @dataclass(frozen=True, slots=True)
-class Placeholder:
+class Placeholder(Stored):
     """A tensor that a step is given.
 
     Attributes:
@@ -200,34 +197,24 @@ class Placeholder:
         below: Its numbers must be below this and not negative. None if no limit is known.
     """
 
-    kind: str
+    kind: str = field(metadata=stored(words=("parameter", "buffer", "input", "captured", "tangent")))
     name: str
-    spec: TensorSpec
-    storage_bytes: int
+    spec: TensorSpec = field(metadata=stored(inline=True))
+    storage_bytes: int = field(metadata=stored("bytes"))
     below: int | None = None
-
-    def document(self) -> dict[str, Any]:
-        """As JSON."""
-        written = {"kind": self.kind, "name": self.name, **self.spec.document(), "bytes": self.storage_bytes}
-        return written if self.below is None else written | {"below": self.below}
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class Data(Stored):
     """A small tensor with its data, in row-major order."""
 
-    dtype: str
+    dtype: Dtype
     shape: tuple[int, ...]
     data: bytes
 
-    def document(self) -> dict[str, Any]:
-        """As JSON."""
-        data = base64.b64encode(self.data).decode("ascii")
-        return {"dtype": self.dtype, "shape": list(self.shape), "data": data}
-
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Result(Stored):
     """A result of a step.
 
     Attributes:
@@ -240,10 +227,6 @@ class Result:
     kind: str
     of: int | str
     tensor: Argument
-
-    def document(self, name_of: Callable[[int], str]) -> dict[str, Any]:
-        """As JSON; ``name_of`` gives the names of values."""
-        return {"kind": self.kind, "of": self.of, "tensor": _written(self.tensor, name_of)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,40 +271,3 @@ def tensors_read(arguments: Iterable[Argument]) -> Iterator[Tensor]:
             yield from tensors_read(argument)
         elif isinstance(argument, Input | Value | Place | Constant):
             yield argument
-
-
-def _no_name(number: int) -> str:
-    raise AssertionError(f"an operation names value {number} of the graph, and not what its node reads")
-
-
-def _arguments(call: Operation | View, name_of: Callable[[int], str]) -> dict[str, Any]:
-    return {
-        "args": [_written(argument, name_of) for argument in call.args],
-        "kwargs": {key: _written(argument, name_of) for key, argument in call.kwargs.items()},
-    }
-
-
-def _written(argument: Argument, name_of: Callable[[int], str]) -> Any:
-    """``argument`` as JSON."""
-    match argument:
-        case Float(text):
-            return {"float": text}
-        case Complex(real, imag):
-            return {"complex": [real, imag]}
-        case Named(kind, name):
-            return {kind: name}
-        case Input(position, part):
-            return {"input": position} | ({"part": part} if part else {})
-        case Value(number, part):
-            return {"value": name_of(number)} | ({"part": part} if part else {})
-        case Place(number):
-            return {"place": number}
-        case Constant(number):
-            return {"constant": number}
-        case View():
-            written = {"call": argument.call, **_arguments(argument, name_of)}
-            return written if argument.item is None else written | {"item": argument.item}
-        case tuple():
-            return [_written(item, name_of) for item in argument]
-        case _:
-            return argument

@@ -1,8 +1,4 @@
-"""Reads the payloads and metadata of a captured step, see :mod:`remat_cli.frontends.torch.document`.
-
-A document may come from a stranger, so reading is strict: everything that remat would not write is refused, with its
-place.
-"""
+"""Reads the payloads and metadata of a captured step, see :mod:`remat_cli.frontends.torch.document`."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import math
 from typing import Any
 
 from remat_cli.frontends.aten.program import TANGENTS
-from remat_cli.frontends.captured.reading import Reader
+from remat_cli.frontends.captured.serialiser import Reader, Stored
 from remat_cli.frontends.torch.document import (
     FORMS,
     FRONTEND,
@@ -38,7 +34,6 @@ from remat_cli.frontends.torch.document import (
 from remat_cli.graph.model import Graph
 from remat_cli.graph.quoting import quote
 
-_KINDS = ("parameter", "buffer", "input", "captured", "tangent")
 _RESULTS = ("result", "update", "gradient", "dropped")
 _DEEPEST = 190
 """Deepest nesting of brackets in an argument: Python compiles at most 200 levels, and a call adds some."""
@@ -70,11 +65,11 @@ def read_step(graph: Graph) -> Step:
     """
     reader = _Reader(graph)
     given, data, made = (reader.listed(key) for key in ("places", "constants", "results"))
-    places = tuple(reader.placeholder(item, at) for item, at in given)
-    constants = tuple(reader.constant(item, at) for item, at in data)
-    reader.places = sum(place.kind != "tangent" for place in places)
-    reader.constants = len(constants)
-    if any(place.kind == "tangent" for place in places[: reader.places]):
+    places = tuple(reader.part(Placeholder, item, at) for item, at in given)
+    constants = tuple(reader.part(Data, item, at) for item, at in data)
+    before = sum(place.kind != "tangent" for place in places)
+    reader.counts = {"places": before, "constants": len(constants)}
+    if any(place.kind == "tangent" for place in places[:before]):
         raise reader.wrong("metadata.places", "tangents are not the last of them")
     operations = tuple(reader.operation(number) for number in range(len(graph.nodes)))
     reader.require_parts(operations)
@@ -93,40 +88,27 @@ class _Reader(Reader):
 
     item_bytes = ITEM_BYTES
 
-    def spec(self, value: dict[str, Any], at: str) -> TensorSpec:
-        shape = self.numbers(value["shape"], f"{at}.shape")
-        stride = self.numbers(value["stride"], f"{at}.stride")
-        if len(shape) != len(stride):
-            raise self.wrong(at, f"it has {len(shape)} sizes and {len(stride)} strides")
-        spec = TensorSpec(self.dtype(value["dtype"], f"{at}.dtype"), shape, stride)
-        self.require_size(spec.bytes, at)
-        return spec
-
-    def placeholder(self, value: Any, at: str) -> Placeholder:
-        found = self.fields(value, at, ("kind", "name", "dtype", "shape", "stride", "bytes"), ("below",))
-        spec = self.spec(found, at)
-        size = self.number(found["bytes"], f"{at}.bytes")
-        if spec.bytes > size:
-            raise self.wrong(f"{at}.bytes", f"its sizes and strides reach over {spec.bytes} bytes, and it has {size}")
-        return Placeholder(
-            kind=self.text(found["kind"], f"{at}.kind", _KINDS),
-            name=self.text(found["name"], f"{at}.name"),
-            spec=spec,
-            storage_bytes=size,
-            below=self.limit(found, at),
-        )
-
-    def constant(self, value: Any, at: str) -> Data:
-        found = self.fields(value, at, ("dtype", "shape", "data"))
-        dtype, shape = self.dtype(found["dtype"], f"{at}.dtype"), self.numbers(found["shape"], f"{at}.shape")
-        return Data(dtype, shape, self.data(found["data"], at, math.prod(shape) * ITEM_BYTES[dtype]))
+    def check(self, part: Stored, at: str) -> None:
+        match part:
+            case TensorSpec(_, shape, stride):
+                if len(shape) != len(stride):
+                    raise self.wrong(at, f"it has {len(shape)} sizes and {len(stride)} strides")
+                self.require_size(part.bytes, at)
+            case Placeholder():
+                reach, size = part.spec.bytes, part.storage_bytes
+                if reach > size:
+                    raise self.wrong(
+                        f"{at}.bytes", f"its sizes and strides reach over {reach} bytes, and it has {size}"
+                    )
+            case Data(dtype, shape, data):
+                self.require_length(data, math.prod(shape) * ITEM_BYTES[dtype], at)
 
     def result(self, value: Any, at: str) -> Result:
         found = self.fields(value, at, ("kind", "of", "tensor"))
         kind, of = self.text(found["kind"], f"{at}.kind", _RESULTS), found["of"]
         own = kind in {"result", "dropped"}
         if not own or not isinstance(of, str):
-            of = self.number(of, f"{at}.of", None if own else self.places)
+            of = self.number(of, f"{at}.of", None if own else self.counts["places"])
         return Result(kind, of, self.argument(found["tensor"], f"{at}.tensor", None))
 
     def operation(self, number: int) -> Operation:
@@ -134,7 +116,7 @@ class _Reader(Reader):
         at = f"node {node.id}"
         found = self.fields(node.payload, at, ("call", "args", "kwargs", "values"), ("random",))
         values = tuple(
-            tuple(self.returned(tensor, place) for tensor, place in self.items(tensors, whole))
+            tuple(self.part(Returned, tensor, place) for tensor, place in self.items(tensors, whole))
             for tensors, whole in self.items(found["values"], f"{at}: values")
         )
         if [bool(tensors) for tensors in values] != [True] * len(node.outputs):
@@ -145,11 +127,6 @@ class _Reader(Reader):
         random = self.flag(found.get("random", False), f"{at}: random")
         args, kwargs = self.arguments(found, f"{at}: ", number, 0)
         return Operation(self.text(found["call"], f"{at}: call"), args, kwargs, values, random)
-
-    def returned(self, value: Any, at: str) -> Returned:
-        found = self.fields(value, at, ("item", "dtype", "shape", "stride"))
-        item = None if found["item"] is None else self.number(found["item"], f"{at}.item")
-        return Returned(item, self.spec(found, at))
 
     def require_parts(self, operations: tuple[Operation, ...]) -> None:
         """Check that values have the parts that operations read."""
@@ -165,7 +142,7 @@ class _Reader(Reader):
         if len(found) != 1:
             raise self.wrong("nodes", f"{len(found)} of them make the tangents, and one has to")
         made = [tuple(tensor.spec for tensor in tensors) for tensors in operations[found[0]].values]
-        if made != [(place.spec,) for place in places[self.places :]]:
+        if made != [(place.spec,) for place in places[self.counts["places"] :]]:
             at = f"node {self.graph.nodes[found[0]].id}: values"
             raise self.wrong(at, "they are not the tangents among the places")
         return found[0]
@@ -207,26 +184,28 @@ class _Reader(Reader):
     def leaf(self, value: dict[str, Any], at: str, node: int | None) -> Argument:
         """An argument that is an object, but not a view."""
         key = next((key for key in value if key != "part"), None)
-        others = ("part",) if key in {"input", "value"} else ()
-        found = value[key] if key is not None else None
-        if key in {"float", "complex", *NAMED, "input", "value", "place", "constant"}:
-            self.fields(value, at, (str(key),), others)
-        part = self.number(value.get("part", 0), f"{at}.part")
+        if key in NAMED or key == "complex":
+            found = self.fields(value, at, (str(key),))[key]
         match key:
             case "float":
-                return Float(self.hexadecimal(found, at))
+                return self.part(Float, value, at, None)
             case "complex" if isinstance(found, list) and len(found) == 2:
                 return Complex(*(self.hexadecimal(item, at) for item in found))
             case "input" if node is not None:
-                return Input(self.number(found, at, len(self.graph.nodes[node].inputs)), part)
-            case "value" if node is None and isinstance(found, str) and found in self.values:
-                return Value(self.values[found], part)
+                self.counts["inputs"] = len(self.graph.nodes[node].inputs)
+                return self.part(Input, value, at, None)
+            case "value" if node is None and value[key] in self.values:
+                return self.part(Value, value, at, None)
             case "place":
-                return Place(self.number(found, at, self.places))
+                return self.part(Place, value, at, None)
             case "constant":
-                return Constant(self.number(found, at, self.constants))
+                return self.part(Constant, value, at, None)
             case "dtype":
                 return Named(key, self.dtype(found, at))
             case str() if key in NAMED:
                 return Named(key, self.text(found, at, FORMS.get(key, ())))
         raise self.wrong(at, f"{quote(value)} is nothing that remat writes")
+
+    def value_named(self, name: Any, at: str) -> int:
+        """The number of a value, which need not be there at the end if it is of a dropped result."""
+        return self.values[name]

@@ -130,7 +130,7 @@ class _Lowering:
         outputs = tuple(sorted({r.array.number for r in results if isinstance(r.array, Value)}))
         fixed = sum(place.spec.bytes for place in self.places) + sum(data.spec.bytes for data in self.constants)
         graph = Graph(name=name, nodes=tuple(nodes), outputs=outputs, fixed_memory=fixed)
-        metadata = {
+        metadata: dict[str, Any] = {
             "places": [place.document() for place in self.places],
             "constants": [data.document() for data in self.constants],
             "functions": [function_text(function) for function in functions],

@@ -276,12 +276,12 @@ class _Lowering:
             tensor = self._ref(alias, ref)
             if len(alias.inputs) > 1:
                 raise CaptureFailed("a result depends on the shape of another in a way that graphs do not hold")
-            results.append(Result(None if root is None else number[root], tuple(alias.calls), tensor, spec))
+            results.append(Result(tensor, spec, None if root is None else number[root], tuple(alias.calls)))
         return {
             "places": [place.document() for place in self.program.places],
             "constants": [constant.document() for constant in self.program.constants],
             "functions": [base64.b64encode(function).decode("ascii") for function in self.program.functions],
-            "results": [result.document(graph) for result in results],
+            "results": [result.document(graph.value_name) for result in results],
             "groups": [list(node.ops) for node in nodes if not node.update],
             "update": graph.nodes[-1].id if self.late else None,
             "modules": repeatable(
