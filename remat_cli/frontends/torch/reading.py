@@ -194,7 +194,7 @@ class _Reader(Reader):
             case "input" if node is not None:
                 self.counts["inputs"] = len(self.graph.nodes[node].inputs)
                 return self.part(Input, value, at, None)
-            case "value" if node is None and value[key] in self.values:
+            case "value" if node is None and isinstance(value[key], str) and value[key] in self.values:
                 return self.part(Value, value, at, None)
             case "place":
                 return self.part(Place, value, at, None)
