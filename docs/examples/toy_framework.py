@@ -45,9 +45,10 @@ class Step:
     def call(self, node: int, values: Mapping[int, Any], seed: int) -> Any:
         """The value of a node, from those that it reads."""
         operation = self.operations[node]
+        function = FUNCTIONS[operation.function]
         if operation.function == "random":
-            return FUNCTIONS["random"](np.random.default_rng(seed), self.side)
-        return FUNCTIONS[operation.function](*(values[read] for read in operation.reads))
+            return function(np.random.default_rng(seed), self.side)
+        return function(*(values[read] for read in operation.reads))
 
 
 class Toy(Framework[Step]):

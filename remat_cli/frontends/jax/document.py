@@ -24,6 +24,7 @@ import math
 import zlib
 from dataclasses import dataclass, field
 
+from remat_cli.frontends.captured.dtypes import ITEM_BYTES as COMMON_BYTES
 from remat_cli.frontends.captured.origin import Frontend, differing_spec
 from remat_cli.frontends.captured.serialiser import Dtype, Stored, stored
 from remat_cli.graph.model import Graph
@@ -35,14 +36,7 @@ AUTO, UNROLLED, BLOCKS, WHOLE = "auto", "unrolled", "blocks", "whole"
 SCANS = (AUTO, UNROLLED, BLOCKS, WHOLE)
 """What may become of scans in a graph: ``auto`` unrolls short ones, and divides long ones into blocks."""
 
-ITEM_BYTES = {
-    **dict.fromkeys(("bool", "int8", "uint8"), 1),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
-    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
-    **dict.fromkeys(("int32", "uint32", "float32"), 4),
-    **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
-    "complex128": 16,
-}
+ITEM_BYTES = {**COMMON_BYTES, **dict.fromkeys(("float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1)}
 """Bytes of an element, by the name of its type. Documents hold arrays of no other type."""
 
 

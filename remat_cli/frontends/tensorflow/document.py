@@ -36,6 +36,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from remat_cli.frontends.captured.dtypes import ITEM_BYTES as COMMON_BYTES
 from remat_cli.frontends.captured.origin import Frontend
 from remat_cli.frontends.captured.serialiser import Dtype, Hexadecimal, Stored, stored
 from remat_cli.graph.model import Graph
@@ -45,11 +46,8 @@ FRONTEND = Frontend(
 )
 
 ITEM_BYTES = {
-    **dict.fromkeys(("bool", "int8", "uint8", "qint8", "quint8", "float8_e4m3fn", "float8_e5m2"), 1),
-    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
-    **dict.fromkeys(("int32", "uint32", "float32"), 4),
-    **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
-    "complex128": 16,
+    **COMMON_BYTES,
+    **dict.fromkeys(("qint8", "quint8"), 1),
     **dict.fromkeys(("string", "resource", "variant"), 0),
 }
 """Bytes of an element, by the name of its type. 0 marks types whose elements are not numbers in memory of their own."""

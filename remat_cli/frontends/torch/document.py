@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from remat_cli.frontends.captured.dtypes import ITEM_BYTES as COMMON_BYTES
 from remat_cli.frontends.captured.origin import Frontend
 from remat_cli.frontends.captured.serialiser import Dtype, Hexadecimal, Stored, stored
 from remat_cli.graph.model import Graph
@@ -69,12 +70,9 @@ class Named(Stored):
 NAMED = ("dtype", "layout", "memory_format", "device")
 
 ITEM_BYTES = {
-    **dict.fromkeys(("bool", "int8", "uint8"), 1),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
-    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
-    **dict.fromkeys(("int32", "uint32", "float32", "complex32"), 4),
-    **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
-    "complex128": 16,
+    **COMMON_BYTES,
+    **dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
+    "complex32": 4,
 }
 """Bytes of an element, by the name of its type. Documents hold tensors of no other type; quantised ones have hidden
 parameters."""
