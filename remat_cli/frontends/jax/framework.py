@@ -65,7 +65,7 @@ class Jax(Framework[Step]):
     def operation_bench(self, step: Step, device: str, seed: int) -> Iterator[OperationBench]:
         """See :meth:`Framework.operation_bench`."""
         from remat_cli.frontends.jax.execute.functions import load, wide_numbers
-        from remat_cli.frontends.jax.measure.operations import Operations
+        from remat_cli.frontends.jax.measure import Operations
 
         with wide_numbers():
             yield Operations(load(step, device), seed)
@@ -74,7 +74,7 @@ class Jax(Framework[Step]):
     def plan_bench(self, step: Step, device: str, seed: int, peak_bytes: int) -> Iterator[PlanBench]:
         """See :meth:`Framework.plan_bench`."""
         from remat_cli.frontends.jax.execute.functions import load, wide_numbers
-        from remat_cli.frontends.jax.measure.plans import Plans
+        from remat_cli.frontends.jax.measure import Plans
 
         with wide_numbers():
             yield Plans(load(step, device), seed)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
 from remat_cli.errors import CaptureFailed, RematError
-from remat_cli.frontends.jax.capture.flat import LONGEST, Flat, flatten
+from remat_cli.frontends.jax.capture.flat import LONGEST, Flat, flatten, pruned
 from remat_cli.frontends.jax.capture.functions import spec_of
 from remat_cli.frontends.jax.capture.naming import with_names
-from remat_cli.frontends.jax.capture.pruning import pruned
 from remat_cli.frontends.jax.document import AUTO, PlaceSpec
 from remat_cli.frontends.source import frames_of, place_in
 from remat_cli.printable import printable

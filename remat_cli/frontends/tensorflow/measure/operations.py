@@ -12,9 +12,8 @@ import numpy
 from remat_cli.errors import ExecutionFailed, OutOfMemory
 from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, host_facts, timed
 from remat_cli.frontends.tensorflow.document import OPAQUE, Place, Read, Ref, Step
-from remat_cli.frontends.tensorflow.execute.inputs import place_array, random_array
 from remat_cli.frontends.tensorflow.execute.program import call_function, words
-from remat_cli.frontends.tensorflow.measure.plans import allocated
+from remat_cli.frontends.tensorflow.measure.plans import allocated, place_array, random_array
 from remat_cli.frontends.tensorflow.reading import read_workspaces
 from remat_cli.graph.model import Graph, Node
 from remat_cli.printable import printable

@@ -1,12 +1,18 @@
-"""Runs plans of a step with random weights and inputs, and measures their results, live buffers and time."""
+"""Runs plans of a step with random weights and inputs, and measures their results, live buffers and time.
+
+Random tensors are valid ones, of the right type and shape. Whole numbers are below the limit that the graph states.
+Variables without dimensions hold what the user's held. Other variables that are not trained are positive: second
+moments of gradients, variances and steps have to be.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 from remat_cli.frontends.captured.running import MeasuredPlan, PlanBench, kept, median_s
-from remat_cli.frontends.tensorflow.document import Step
-from remat_cli.frontends.tensorflow.execute.inputs import Given
+from remat_cli.frontends.tensorflow.document import ITEM_BYTES, Placeholder, Step, TensorSpec
 from remat_cli.frontends.tensorflow.execute.program import program
 from remat_cli.frontends.tensorflow.measure.live_buffers import LiveBuffers
 from remat_cli.frontends.tensorflow.reading import read_workspaces
@@ -65,3 +71,85 @@ def allocated(device: str) -> tuple[int, int] | None:
     except (ValueError, tf.errors.OpError):  # without TF_CPU_ALLOCATOR_USE_BFC nothing is counted on a CPU
         return None
     return int(info["current"]), int(info["peak"])
+
+
+_FALLBACK_LIMIT = 2
+"""Without a limit, whole numbers are 0 or 1: these are valid for most operations."""
+_FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
+
+
+def place_array(place: Placeholder, generator: Any) -> Any:
+    """A valid array for a place, from a generator of numpy."""
+    import numpy
+    import tensorflow as tf
+
+    dtype = tf.dtypes.as_dtype(place.spec.dtype).as_numpy_dtype
+    if place.number is not None:
+        return numpy.array(float.fromhex(place.number)).astype(dtype)
+    if place.kind != "variable":
+        return random_array(place.spec, generator, below=place.below)
+    shape = place.spec.shape
+    weight = place.trainable and len(shape) > 1
+    array = random_array(place.spec, generator, scale=1 / math.sqrt(math.prod(shape[:-1])) if weight else 1.0)
+    return array if weight or place.spec.dtype not in _FLOATS else numpy.clip(numpy.abs(array), 0.1, 2).astype(dtype)
+
+
+def random_array(spec: TensorSpec, generator: Any, *, below: int | None = None, scale: float = 1.0) -> Any:
+    """A random array.
+
+    Args:
+        spec: Its type and shape.
+        generator: Source of random numbers.
+        below: Upper limit of whole numbers; None for no limit.
+        scale: Standard deviation of other numbers.
+    """
+    import tensorflow as tf
+
+    dtype = tf.dtypes.as_dtype(spec.dtype).as_numpy_dtype
+    if spec.dtype in _FLOATS:
+        return (generator.standard_normal(spec.shape, "float32") * scale).astype(dtype)
+    if spec.dtype.startswith("complex"):
+        real, imaginary = (generator.standard_normal(spec.shape, "float32") for _ in range(2))
+        return (real + 1j * imaginary).astype(dtype)
+    limit = 2 if spec.dtype == "bool" else below or _FALLBACK_LIMIT
+    limit = min(limit, 128) if ITEM_BYTES[spec.dtype] == 1 else limit
+    return generator.integers(0, limit, spec.shape).astype(dtype)
+
+
+class Given:
+    """Random tensors and variables for the places of a step.
+
+    Attributes:
+        places: What a program takes: a tensor or the handle of a variable for each place.
+        variables: The variables, by place.
+    """
+
+    def __init__(self, places: Sequence[Placeholder], device: str, seed: int) -> None:
+        import tensorflow as tf
+
+        self._described = places
+        self._seed = seed
+        self.places: list[Any] = []
+        self.variables: dict[int, Any] = {}
+        with tf.device(f"/device:{device.upper()}:0"):
+            for number, (place, array) in enumerate(zip(places, self._arrays(), strict=True)):
+                if place.kind == "variable":
+                    self.variables[number] = tf.Variable(array, dtype=tf.dtypes.as_dtype(place.spec.dtype))
+                    self.places.append(self.variables[number].handle)
+                else:
+                    self.places.append(tf.constant(array, tf.dtypes.as_dtype(place.spec.dtype)))
+
+    def _arrays(self) -> Any:
+        import numpy
+
+        generator = numpy.random.default_rng(self._seed)
+        return (place_array(place, generator) for place in self._described)
+
+    def restore(self) -> None:
+        """Give all variables, and TensorFlow's own random numbers, the state that they had at the beginning."""
+        import tensorflow as tf
+
+        for number, array in enumerate(self._arrays()):
+            if number in self.variables:
+                self.variables[number].assign(array)
+        tf.random.set_seed(self._seed)

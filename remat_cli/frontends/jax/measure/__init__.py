@@ -1,1 +1,0 @@
-"""Runs plans and single operations to measure time and memory."""
