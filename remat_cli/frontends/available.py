@@ -19,8 +19,8 @@ def available_bytes(root: Path = Path("/")) -> int | None:
         lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return max(0, min([found[0], *_left_in_groups(root)])) if found else None
+    sizes = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return max(0, min([sizes[0], *_left_in_groups(root)])) if sizes else None
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:

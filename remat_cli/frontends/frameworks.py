@@ -211,13 +211,13 @@ class Framework(ABC, Generic[Step]):
             UsageError: If there is one.
         """
         for name, word in options.items():
-            known = self.options.get(name)
-            if known is None:
-                said = f"{name} is not for {self.title}"
-                raise UsageError(Worded(said, f"--{said}"), hint="leave it out")
-            if word not in known:
-                said = Worded(f'"{word}" is no {name}', f'"{word}" is no --{name}')
-                raise UsageError(said, hint=f"choose {' or '.join(known)}")
+            words = self.options.get(name)
+            if words is None:
+                message = f"{name} is not for {self.title}"
+                raise UsageError(Worded(message, f"--{message}"), hint="leave it out")
+            if word not in words:
+                message = Worded(f'"{word}" is no {name}', f'"{word}" is no --{name}')
+                raise UsageError(message, hint=f"choose {' or '.join(words)}")
 
     def require_device(self, device: str) -> None:
         """Refuse a device that this framework does not know.

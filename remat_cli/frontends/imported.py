@@ -138,12 +138,12 @@ class Names:
     def unique(self, wanted: str) -> str:
         """``wanted`` without forbidden characters, with a number if it is taken."""
         clean = _PORT.sub(r".\1", CONTROLS.sub("_", wanted)) or "node"
-        found, number = clean, self._next.get(clean, 1)
-        while found in self._taken:
-            found, number = f"{clean}.{number}", number + 1
-        self._taken.add(found)
+        unique, number = clean, self._next.get(clean, 1)
+        while unique in self._taken:
+            unique, number = f"{clean}.{number}", number + 1
+        self._taken.add(unique)
         self._next[clean] = number
-        return found
+        return unique
 
 
 def dimensions(texts: Sequence[str]) -> dict[str, int]:
@@ -152,15 +152,15 @@ def dimensions(texts: Sequence[str]) -> dict[str, int]:
     Raises:
         UsageError: If a text is not a dimension and its size, or a name is given twice.
     """
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for text in texts:
         name, separator, size = (part.strip() for part in text.rpartition("="))
         if not separator or not name or not re.fullmatch("[0-9]{1,13}", size) or not 0 < int(size) <= LARGEST_DIMENSION:
             raise UsageError(_of_dim(f'"{text}" is not a dimension and its size'), hint="write it like batch=32")
-        if name in found:
+        if name in sizes:
             raise UsageError(_of_dim(f'"{name}" is given twice'), hint="leave one of them out")
-        found[name] = int(size)
-    return found
+        sizes[name] = int(size)
+    return sizes
 
 
 def _of_dim(message: str) -> Worded:
@@ -204,11 +204,11 @@ def live(model: Model, outputs: Sequence[Made]) -> Model:
             needed.add(i)
             stack.extend(operation for operation, _ in model.operations[i].reads)
     place = {old: new for new, old in enumerate(sorted(needed))}
-    kept = tuple(
+    operations = tuple(
         replace(model.operations[i], reads=tuple((place[j], slot) for j, slot in model.operations[i].reads))
         for i in place
     )
-    return replace(model, operations=kept, outputs=tuple((place[i], slot) for i, slot in outputs))
+    return replace(model, operations=operations, outputs=tuple((place[i], slot) for i, slot in outputs))
 
 
 def _forward(model: Model) -> Graph:

@@ -37,10 +37,10 @@ def load_function(text: str, scheme: str) -> Any:
     if not separator or not place or not name:
         raise UsageError(f'"{text}" does not name a function', hint=hint)
     module = _load_file(Path(place), scheme) if place.endswith(".py") else _load_module(place, scheme)
-    found = getattr(module, name, None)
-    if not callable(found):
+    function = getattr(module, name, None)
+    if not callable(function):
         raise UsageError(f"there is no function {name} in {place}", hint=hint)
-    return found
+    return function
 
 
 def _load_file(path: Path, scheme: str) -> Any:
@@ -106,8 +106,8 @@ def _is_ours(file: str, package: str) -> bool:
     """Whether a file belongs to the framework, to remat or to Python itself."""
     if file.startswith("<"):  # frozen modules, and code that a library generated
         return True
-    found = importlib.util.find_spec(package)
-    inside = [_OWN] if found is None or found.origin is None else [Path(found.origin).parent, _OWN]
+    spec = importlib.util.find_spec(package)
+    inside = [_OWN] if spec is None or spec.origin is None else [Path(spec.origin).parent, _OWN]
     if _installed(file) is None:
         inside.append(Path(sysconfig.get_path("stdlib")))
     return any(Path(file).is_relative_to(folder) for folder in inside)

@@ -53,9 +53,9 @@ class CapturedArchitecture(Architecture):
 
     def check(self) -> None:
         """Refuse options out of range."""
-        for found in fields(self):
-            if "least" in found.metadata:
-                self.require(found.name, found.metadata["least"], found.metadata.get("most", LARGEST_COUNT))
+        for own in fields(self):
+            if "least" in own.metadata:
+                self.require(own.name, own.metadata["least"], own.metadata.get("most", LARGEST_COUNT))
 
     def require_multiple(self, name: str, of: int, what: str = "") -> None:
         """Refuse an option that is not a multiple of a number; ``what`` follows the number in messages.

@@ -30,10 +30,10 @@ def require_version(title: str, extra: str, oldest: Version, below: Version, dis
     version = next(filter(None, map(_version, distributions)), None)
     if version is None:
         raise FrameworkUnavailable(f"this needs {title}, which is not installed", hint=hint)
-    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if not oldest <= found < below:
-        known = f"{'.'.join(map(str, oldest))} up to, but not including, {'.'.join(map(str, below))}"
-        raise FrameworkUnavailable(f"this needs {title} from {known}, and {version} is installed", hint=hint)
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if not oldest <= numbers < below:
+        supported = f"{'.'.join(map(str, oldest))} up to, but not including, {'.'.join(map(str, below))}"
+        raise FrameworkUnavailable(f"this needs {title} from {supported}, and {version} is installed", hint=hint)
 
 
 def require_known(device: str, title: str, devices: tuple[str, ...]) -> None:

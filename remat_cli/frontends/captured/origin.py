@@ -71,13 +71,13 @@ class Frontend:
             UsageError: If the metadata states anything but text.
         """
         metadata: Any = graph.metadata
-        found: list[str | None] = []
+        facts: list[str | None] = []
         for key in (self.distribution.lower(), "device"):
             value = metadata.get(key) if isinstance(metadata, dict) else None
             if value is not None and not isinstance(value, str):
                 raise damaged(graph, f"metadata.{key}", f"{quote(value)} is not text")
-            found.append(value)
-        return found[0], found[1]
+            facts.append(value)
+        return facts[0], facts[1]
 
     def foreign(self, graph: Graph, version: str, device: str) -> str | None:
         """Why a graph is not for this version of the framework and this device; None if it is, or does not say.
@@ -92,11 +92,10 @@ class Frontend:
         Raises:
             UsageError: If its metadata states either by something else than text.
         """
-        made, planned = self.made_with(graph)
-        if made is not None and _minor(made) != _minor(version):
-            return (
-                f"it was exported with {self.distribution} {printable(made)}, but this is {self.distribution} {version}"
-            )
+        theirs, planned = self.made_with(graph)
+        if theirs is not None and _minor(theirs) != _minor(version):
+            name = self.distribution
+            return f"it was exported with {name} {printable(theirs)}, but this is {name} {version}"
         if planned is not None and planned != device:
             return f"it was exported for {printable(planned)}, and this runs on {device}"
         return None

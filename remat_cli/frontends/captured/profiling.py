@@ -176,10 +176,10 @@ def profiled(
 
 def groups(kinds: Iterable[tuple[Hashable, int]]) -> list[list[int]]:
     """Numbers of nodes, those of one kind together, in the order of the first of each."""
-    found: dict[Hashable, list[int]] = {}
+    members: dict[Hashable, list[int]] = {}
     for kind, index in kinds:
-        found.setdefault(kind, []).append(index)
-    return list(found.values())
+        members.setdefault(kind, []).append(index)
+    return list(members.values())
 
 
 def host_facts(threads: int | None) -> dict[str, Any]:

@@ -228,8 +228,8 @@ def _fitting(bench: PlanBench, statements: Sequence[Statement], steps: int) -> M
         return None  # leaving this block frees the error, and with it the tensors in its frames
 
 
-def _differing(found: MeasuredPlan, wanted: MeasuredPlan) -> tuple[str, ...]:
-    return tuple(a.name for a, b in zip(found.results, wanted.results, strict=True) if not a.same(b))
+def _differing(measured: MeasuredPlan, wanted: MeasuredPlan) -> tuple[str, ...]:
+    return tuple(a.name for a, b in zip(measured.results, wanted.results, strict=True) if not a.same(b))
 
 
 def _copied(plan: Plan, seen: Replay, measured: int) -> Copied | None:

@@ -97,31 +97,33 @@ def _form(part: type[Any]) -> _Form:
 
 
 def _entry(own: Field[Any], hint: Any) -> _Entry:
-    told = stored() | dict(own.metadata)
+    options = stored() | dict(own.metadata)
     left_out = own.default if own.default_factory is MISSING else own.default_factory()
-    inline = hint if told["inline"] else None
-    return _Entry(own.name, told["key"] or own.name, left_out, told["names"], inline, _reading(hint, told, left_out))
+    inline = hint if options["inline"] else None
+    return _Entry(
+        own.name, options["key"] or own.name, left_out, options["names"], inline, _reading(hint, options, left_out)
+    )
 
 
-def _reading(hint: Any, told: Mapping[str, Any], left_out: Any = None) -> _Read:
+def _reading(hint: Any, options: Mapping[str, Any], left_out: Any = None) -> _Read:
     """What reads a value of a type."""
-    if told["names"]:
+    if options["names"]:
         return lambda reader, value, at: reader.value_named(value, at)
     if get_origin(hint) in {Union, UnionType}:
         choices = [choice for choice in get_args(hint) if choice is not NoneType]
-        read = _reading(choices[0], told) if len(choices) == 1 else _reading_one_of(choices)
+        read = _reading(choices[0], options) if len(choices) == 1 else _reading_one_of(choices)
         if NoneType in get_args(hint) and left_out is MISSING:
             return lambda reader, value, at: None if value is None else read(reader, value, at)
         return read
     if get_origin(hint) is tuple:
-        item = _reading(get_args(hint)[0], told, MISSING)
+        item = _reading(get_args(hint)[0], options, MISSING)
         return lambda reader, value, at: tuple(item(reader, one, place) for one, place in reader.items(value, at))
     if isinstance(hint, type) and issubclass(hint, Stored):
         return lambda reader, value, at: reader.part(hint, value, at)
-    if hint is int and told["below"]:
-        return lambda reader, value, at: reader.number(value, at, reader.counts[told["below"]])
+    if hint is int and options["below"]:
+        return lambda reader, value, at: reader.number(value, at, reader.counts[options["below"]])
     if hint is str:
-        return lambda reader, value, at: reader.text(value, at, told["words"])
+        return lambda reader, value, at: reader.text(value, at, options["words"])
     return _SIMPLE.get(hint, _by_hand)
 
 
@@ -206,16 +208,16 @@ class Reader:
         form = _form(kind)
         return self._part(kind, self.fields(value, at, form.needed, form.known), at, joint)
 
-    def _part(self, kind: type[_Part], found: dict[str, Any], at: str, joint: str | None) -> _Part:
-        made: dict[str, Any] = {}
+    def _part(self, kind: type[_Part], values: dict[str, Any], at: str, joint: str | None) -> _Part:
+        arguments: dict[str, Any] = {}
         for entry in _form(kind).entries:
             if entry.part is not None:
-                made[entry.name] = self._part(entry.part, found, at, joint)
-            elif entry.key in found:
-                made[entry.name] = entry.read(
-                    self, found[entry.key], at if joint is None else f"{at}{joint}{entry.key}"
+                arguments[entry.name] = self._part(entry.part, values, at, joint)
+            elif entry.key in values:
+                arguments[entry.name] = entry.read(
+                    self, values[entry.key], at if joint is None else f"{at}{joint}{entry.key}"
                 )
-        part = kind(**made)
+        part = kind(**arguments)
         self.check(part, at)
         return part
 
@@ -263,10 +265,10 @@ class Reader:
         """A list of such numbers."""
         return tuple(self.number(item, place) for item, place in self.items(value, at))
 
-    def text(self, value: Any, at: str, known: tuple[str, ...] = ()) -> str:
+    def text(self, value: Any, at: str, words: tuple[str, ...] = ()) -> str:
         """A text; one of ``known``, if any are."""
-        if not isinstance(value, str) or (known and value not in known):
-            raise self.wrong(at, f"{quote(value)} is not {' or '.join(known) if known else 'text'}")
+        if not isinstance(value, str) or (words and value not in words):
+            raise self.wrong(at, f"{quote(value)} is not {' or '.join(words) if words else 'text'}")
         return value
 
     def flag(self, value: Any, at: str) -> bool:
@@ -319,10 +321,10 @@ class Reader:
         if value not in self.graph.outputs:
             raise self.wrong(at, f"{quote(self.graph.value_name(value))} is not an output of the graph")
 
-    def require_made(self, node: str, wanted: int, found: int) -> None:
+    def require_made(self, node: str, wanted: int, told: int) -> None:
         """Refuse a payload that tells of another number of values than its node makes."""
-        if wanted != found:
-            raise self.wrong(node, f"it makes {wanted} values, and tells of {found}")
+        if wanted != told:
+            raise self.wrong(node, f"it makes {wanted} values, and tells of {told}")
 
 
 _Read = Callable[[Reader, Any, str], Any]

@@ -183,16 +183,16 @@ class Step:
 
     def read_specs(self, node: int) -> tuple[ArraySpec, ...]:
         """The arrays that the operation of a node reads."""
-        found = []
+        specs = []
         for read in self.operations[node].reads:
             match read:
                 case Input(position):
-                    found.append(self.spec_of(self.graph.nodes[node].inputs[position]))
+                    specs.append(self.spec_of(self.graph.nodes[node].inputs[position]))
                 case Place(number):
-                    found.append(self.places[number].spec)
+                    specs.append(self.places[number].spec)
                 case Constant(number):
-                    found.append(self.constants[number].spec)
-        return tuple(found)
+                    specs.append(self.constants[number].spec)
+        return tuple(specs)
 
 
 def function_text(function: bytes) -> str:

@@ -47,8 +47,8 @@ def context_of(equation: Any) -> Any:
 def bind(primitive: Any, params: Mapping[str, Any], context: Any, operands: Sequence[Any]) -> list[Any]:
     """The results of one equation."""
     with context.manager:
-        made = primitive.bind(*operands, **primitive.get_bind_params(dict(params)))
-    return list(made) if primitive.multiple_results else [made]
+        results = primitive.bind(*operands, **primitive.get_bind_params(dict(params)))
+    return list(results) if primitive.multiple_results else [results]
 
 
 def is_tracer(value: Any) -> bool:

@@ -41,8 +41,8 @@ def read_step(graph: Graph) -> Step:
     functions = tuple(reader.function(item, at) for item, at in reader.listed("functions"))
     reader.counts = {"places": len(places), "constants": len(constants), "functions": len(functions)}
     operations = tuple(reader.operation(number) for number in range(len(graph.nodes)))
-    made = reader.listed("results")
-    results = tuple(reader.part(Result, item, at) for item, at in made)
+    listed = reader.listed("results")
+    results = tuple(reader.part(Result, item, at) for item, at in listed)
     step = Step(
         graph=graph,
         operations=operations,
@@ -54,7 +54,7 @@ def read_step(graph: Graph) -> Step:
         jax=reader.text(metadata.get("jax"), "metadata.jax"),
         scans=reader.text(metadata.get("scans", AUTO), "metadata.scans", SCANS),
     )
-    for result, (_, at) in zip(results, made, strict=True):
+    for result, (_, at) in zip(results, listed, strict=True):
         reader.require_kept(step, result, at)
     return step
 
@@ -75,12 +75,12 @@ class _Reader(Reader):
     def function(self, value: Any, at: str) -> bytes:
         unpacker = zlib.decompressobj()
         try:
-            found = unpacker.decompress(self.base64(value, at), _LARGEST_FUNCTION)
+            function = unpacker.decompress(self.base64(value, at), _LARGEST_FUNCTION)
         except zlib.error as error:
             raise self.wrong(at, str(error)) from None
         if not unpacker.eof:
             raise self.wrong(at, "it ends early, or is longer than any function")
-        return found
+        return function
 
     def operation(self, number: int) -> Operation:
         node = self.graph.nodes[number]

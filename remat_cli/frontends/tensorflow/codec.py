@@ -37,12 +37,12 @@ def attributes_of(node_def: Any, definition: Any, functions: Mapping[str, int]) 
         CaptureFailed: If one is of a kind that documents do not hold.
     """
     defaults = {a.name: a.default_value for a in definition.attr if a.HasField("default_value")}
-    found = {}
+    attributes = {}
     for name, value in node_def.attr.items():
         if name in _SKIPPED or name.startswith("_") or defaults.get(name) == value:
             continue
-        found[name] = _attribute(value, functions, f"{node_def.name} ({node_def.op}): {name}")
-    return found
+        attributes[name] = _attribute(value, functions, f"{node_def.name} ({node_def.op}): {name}")
+    return attributes
 
 
 def _attribute(value: Any, functions: Mapping[str, int], at: str) -> Attribute:
@@ -112,11 +112,11 @@ def _defaults(op: str) -> dict[str, Attribute]:
     definition = op_def(op)
     if definition is None:
         raise ExecutionFailed(f"this TensorFlow has no operation {quote(op)}", hint="export the graph again, here")
-    found = {}
+    defaults = {}
     for attr in definition.attr:
         if attr.HasField("default_value") and attr.default_value.WhichOneof("value") in {*_SINGULAR, "list"}:
-            found[attr.name] = _attribute(attr.default_value, {}, f"{op}: {attr.name}")
-    return found
+            defaults[attr.name] = _attribute(attr.default_value, {}, f"{op}: {attr.name}")
+    return defaults
 
 
 def _kernel(kind: str, value: Any, functions: Sequence[str]) -> Any:

@@ -169,14 +169,14 @@ class Call(Stored):
 
     def document(self, name_of: Callable[[int], str] | None = None) -> dict[str, Any]:
         """As JSON."""
-        found: dict[str, Any] = {
+        written: dict[str, Any] = {
             "op": self.op,
             "in": [ref.document() for ref in self.inputs],
             "out": [[spec.dtype, *spec.shape] for spec in self.outputs],
         }
         if self.attributes:
-            found["attrs"] = {name: attribute.document() for name, attribute in sorted(self.attributes.items())}
-        return found
+            written["attrs"] = {name: attribute.document() for name, attribute in sorted(self.attributes.items())}
+        return written
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,12 +56,12 @@ def quieten() -> None:
     # Some notes are written before that holds, by code that does not go through Python's standard error.
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # no standard error to keep silent
-            kept = os.dup(2)
+            standard_error = os.dup(2)
             silent = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silent, 2)
             os.close(silent)
-            stack.callback(os.close, kept)
-            stack.callback(os.dup2, kept, 2)
+            stack.callback(os.close, standard_error)
+            stack.callback(os.dup2, standard_error, 2)
         importlib.import_module("tensorflow")
 
 

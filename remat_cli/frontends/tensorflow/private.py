@@ -26,8 +26,8 @@ def executor(device: str) -> Execute:
     handle, name, run = here._handle, f"/device:{device.upper()}:0", pywrap_tfe.TFE_Py_Execute
 
     def execute(op: str, inputs: list[Any], attributes: tuple[Any, ...], outputs: int) -> list[Any]:
-        found: list[Any] = run(handle, name, op, inputs, attributes, outputs)
-        return found
+        results: list[Any] = run(handle, name, op, inputs, attributes, outputs)
+        return results
 
     return execute
 

@@ -45,10 +45,10 @@ def read_workspaces(graph: Graph) -> tuple[int, ...]:
         return tuple(node.workspace for node in graph.nodes)
     reader = _Reader(graph)
     at = "metadata.profile.workspaces"
-    found = reader.items(profile.get("workspaces") if isinstance(profile, dict) else None, at)
-    if len(found) != len(graph.nodes):
+    sizes = reader.items(profile.get("workspaces") if isinstance(profile, dict) else None, at)
+    if len(sizes) != len(graph.nodes):
         raise reader.wrong(at, "it has another length than the list of nodes")
-    return tuple(reader.number(item, place) for item, place in found)
+    return tuple(reader.number(item, place) for item, place in sizes)
 
 
 def read_groups(graph: Graph) -> tuple[tuple[int, ...], ...]:
@@ -116,11 +116,11 @@ class _Reader(Reader):
     def operation(self, number: int) -> Operation:
         node = self.graph.nodes[number]
         at = f"node {node.id}"
-        found = self.fields(node.payload, at, ("ops", "values"))
-        calls = self.calls(found["ops"], f"{at}: ops", len(node.inputs))
+        payload = self.fields(node.payload, at, ("ops", "values"))
+        calls = self.calls(payload["ops"], f"{at}: ops", len(node.inputs))
         values = tuple(
             None if item is None else self.made(item, place, calls)
-            for item, place in self.items(found["values"], f"{at}: values")
+            for item, place in self.items(payload["values"], f"{at}: values")
         )
         self.require_made(at, len(node.outputs), len(values))
         return Operation(calls, values)

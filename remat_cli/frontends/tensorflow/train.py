@@ -46,13 +46,13 @@ def read_plans(plans: Sequence[Any]) -> tuple[tuple[Plan, Step], ...]:
     """
     if not plans:
         raise UsageError("there is no plan", hint="make one: remat export tf:train.py:build, then remat solve")
-    found = []
-    for given in plans:
-        plan = given if isinstance(given, Plan) else getattr(given, "plan", None) or load_plan(str(given))[0]
+    loaded = []
+    for source in plans:
+        plan = source if isinstance(source, Plan) else getattr(source, "plan", None) or load_plan(str(source))[0]
         FRONTEND.require(plan.graph)
         replayed(plan)
-        found.append((plan, read_step(plan.graph)))
-    return tuple(found)
+        loaded.append((plan, read_step(plan.graph)))
+    return tuple(loaded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ class PlannedStep:
         key = repr((tf.nest.map_structure(lambda _: 0, args), forms))
         if key not in self._compiled:
             self._compiled[key] = self._compile(arguments)
-        found = self._compiled[key]
-        return self.step(*args) if found is None else found(tensors)
+        compiled = self._compiled[key]
+        return self.step(*args) if compiled is None else compiled(tensors)
 
     def _compile(self, arguments: tuple[Any, ...]) -> _Compiled | None:
         """The step for arguments like these; None if it is to run as it is."""
@@ -137,12 +137,12 @@ class PlannedStep:
         reasons = []
         for plan, planned in self._plans:
             reason = difference(step, planned)
-            found = step if reason is None else _smaller(captured_program, graph, plan, planned)
-            if found is not None:
+            runnable = step if reason is None else _smaller(captured_program, graph, plan, planned)
+            if runnable is not None:
                 device = str(plan.graph.metadata.get("device", "cpu"))
                 FRONTEND.require_home(plan.graph, str(tf.__version__), device)
                 return _Compiled(
-                    program(found, plan.statements, device),
+                    program(runnable, plan.statements, device),
                     tuple(captured_program.bound),
                     captured.concrete.structured_outputs,
                 )
@@ -242,10 +242,10 @@ class _AttachedStep:
 
 def _changes(before: Parts, now: Parts) -> list[str]:
     """The parts that differ, in words; of another optimizer not each of its settings."""
-    found = [name for name in {**before, **now} if not _same(before.get(name), now.get(name))]
-    if "optimizer" in found:
-        found = [name for name in found if not name.startswith("value of optimizer.")]
-    return list(dict.fromkeys(printable(name.partition(":")[0]) for name in found))
+    names = [name for name in {**before, **now} if not _same(before.get(name), now.get(name))]
+    if "optimizer" in names:
+        names = [name for name in names if not name.startswith("value of optimizer.")]
+    return list(dict.fromkeys(printable(name.partition(":")[0]) for name in names))
 
 
 def _same(old: Any, new: Any) -> bool:

@@ -126,16 +126,16 @@ def _no_loss(loss: Loss, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
     import jax
 
     try:
-        found = jax.eval_shape(loss.function, *arguments, **keywords)
+        result = jax.eval_shape(loss.function, *arguments, **keywords)
     except Exception:  # it fails by itself: what JAX says of that is the better error
         return None
-    if loss.has_aux and isinstance(found, tuple) and len(found) == 2:
-        found = found[0]
-    if getattr(found, "shape", None) == ():
+    if loss.has_aux and isinstance(result, tuple) and len(result) == 2:
+        result = result[0]
+    if getattr(result, "shape", None) == ():
         return None
-    holds = f"an array of shape {found.shape}" if hasattr(found, "shape") else type(found).__name__
-    if isinstance(found, tuple):
-        holds += f" of {len(found)}"
+    holds = f"an array of shape {result.shape}" if hasattr(result, "shape") else type(result).__name__
+    if isinstance(result, tuple):
+        holds += f" of {len(result)}"
     return CaptureFailed(
         f"the function returns {holds}, and not a loss, which is a scalar",
         hint="plans are for the loss function, not for a training step: return loss_function, (parameters, batch) "

@@ -97,14 +97,14 @@ def _producers(items: Sequence[Item]) -> dict[int, int]:
 
 
 def _members(items: Sequence[Item], producer: Mapping[int, int], group: Group) -> list[int]:
-    found: set[int] = set()
-    stack = [producer[made] for made in group.makes]
+    members: set[int] = set()
+    stack = [producer[variable] for variable in group.makes]
     while stack:
         index = stack.pop()
-        if index not in found:
-            found.add(index)
+        if index not in members:
+            members.add(index)
             stack += [producer[read] for read in items[index].reads if read not in group.reads]
-    return sorted(found)
+    return sorted(members)
 
 
 @dataclass(slots=True)

@@ -228,8 +228,8 @@ class _Flattener:
         for equation in jaxpr.eqns:
             if top and scope_of(equation).startswith("transpose("):
                 self.sweep = True
-            made = self.equation(equation, [atom(operand) for operand in equation.invars])
-            env |= dict(zip(equation.outvars, made, strict=True))
+            results = self.equation(equation, [atom(operand) for operand in equation.invars])
+            env |= dict(zip(equation.outvars, results, strict=True))
         return [atom(operand) for operand in jaxpr.outvars]
 
     def equation(self, equation: Any, reads: list[Atom]) -> list[Atom]:
@@ -334,13 +334,13 @@ class _Flattener:
         if isinstance(atom, int) and atom in self.stacks and self.stacks[atom].cuts == cuts:
             return self.stacks[atom].parts
         aval = self.flat.aval_of(atom)
-        found: list[Atom] = []
+        stacks_read: list[Atom] = []
         start = 0
         for size in cuts.sizes:
             closed = self.slicing(aval, size, cuts.single)
-            found += self.inline(closed.jaxpr, closed.consts, [atom, self.start(start)])
+            stacks_read += self.inline(closed.jaxpr, closed.consts, [atom, self.start(start)])
             start += size
-        return found
+        return stacks_read
 
     def slicing(self, aval: Any, size: int, single: bool) -> Any:
         """What takes so many steps from an array of this type; where it starts is an argument.
@@ -375,9 +375,9 @@ class _Flattener:
             return atom
         if atom in self.made:
             return self.made[atom]
-        found = self.stacks[atom]
-        parts = [self.whole(part) for part in found.parts]
-        together = jnp.stack if found.cuts.single else jnp.concatenate
+        stack = self.stacks[atom]
+        parts = [self.whole(part) for part in stack.parts]
+        together = jnp.stack if stack.cuts.single else jnp.concatenate
         closed = jax.make_jaxpr(lambda *arrays: together(arrays))(*map(self.flat.aval_of, parts))
         [made] = self.inline(closed.jaxpr, closed.consts, parts)
         self.made[atom] = made
@@ -450,17 +450,17 @@ def _jaxpr_form(jaxpr: Any, consts: Any) -> Hashable:
         reads = tuple(map(operand, equation.invars))
         for variable in equation.outvars:
             names[variable] = len(names)
-        made = tuple(str(variable.aval) for variable in equation.outvars)
-        equations.append((str(equation.primitive.name), form_of(dict(equation.params)), reads, made))
-    given = tuple(str(variable.aval) for variable in jaxpr.invars)
-    return given, tuple(equations), tuple(map(operand, jaxpr.outvars)), tuple(id(const) for const in consts)
+        types = tuple(str(variable.aval) for variable in equation.outvars)
+        equations.append((str(equation.primitive.name), form_of(dict(equation.params)), reads, types))
+    given_types = tuple(str(variable.aval) for variable in jaxpr.invars)
+    return given_types, tuple(equations), tuple(map(operand, jaxpr.outvars)), tuple(id(const) for const in consts)
 
 
 def _once(flat: Flat) -> Flat:
     """``flat`` without operations that an earlier one has done already."""
     same: dict[int, int] = {}
-    known: dict[Hashable, tuple[int, ...]] = {}
-    kept = []
+    first_of: dict[Hashable, tuple[int, ...]] = {}
+    equations = []
 
     def moved(atom: Atom) -> Atom:
         return same.get(atom, atom) if isinstance(atom, int) else atom
@@ -469,21 +469,21 @@ def _once(flat: Flat) -> Flat:
         reads = tuple(map(moved, equation.reads))
         operands = tuple(atom if isinstance(atom, int) else atom_form(atom) for atom in reads)
         key = (equation_form(equation), operands)
-        if key in known:
-            same |= dict(zip(equation.makes, known[key], strict=True))
+        if key in first_of:
+            same |= dict(zip(equation.makes, first_of[key], strict=True))
             continue
-        known[key] = equation.makes
-        kept.append(replace(equation, reads=reads))
-    return replace(flat, equations=kept, results=list(map(moved, flat.results)))
+        first_of[key] = equation.makes
+        equations.append(replace(equation, reads=reads))
+    return replace(flat, equations=equations, results=list(map(moved, flat.results)))
 
 
 def _needed(flat: Flat) -> Flat:
     """``flat`` without operations that no result depends on."""
     needed = {atom for atom in flat.results if isinstance(atom, int)}
-    kept = []
+    equations = []
     for equation in reversed(flat.equations):
         if needed.intersection(equation.makes):
             needed.update(equation.variables)
-            kept.append(equation)
+            equations.append(equation)
     constants = {variable: array for variable, array in flat.constants.items() if variable in needed}
-    return replace(flat, equations=kept[::-1], constants=constants)
+    return replace(flat, equations=equations[::-1], constants=constants)

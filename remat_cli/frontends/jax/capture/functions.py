@@ -98,8 +98,8 @@ class Functions:
             for variable in equation.makes:
                 names[variable] = len(names)
             lines.append((equation_form(equation), operands))
-        given = tuple(str(self.flat.avals[variable]) for variable in reads)
-        return given, tuple(lines), tuple(names[variable] for variable in makes)
+        types = tuple(str(self.flat.avals[variable]) for variable in reads)
+        return types, tuple(lines), tuple(names[variable] for variable in makes)
 
     def _written(self, equations: Sequence[Equation], reads: Sequence[int], makes: Sequence[int]) -> bytes:
         import jax
@@ -132,8 +132,8 @@ def function_of(
             return atom.value if isinstance(atom, Number) else env[atom]
 
         for equation in equations:
-            made = bind(equation.primitive, equation.params, equation.context, list(map(operand, equation.reads)))
-            env |= dict(zip(equation.makes, made, strict=True))
+            results = bind(equation.primitive, equation.params, equation.context, list(map(operand, equation.reads)))
+            env |= dict(zip(equation.makes, results, strict=True))
         return [as_numbers(flat.avals[variable], env[variable]) for variable in makes]
 
     return remat

@@ -217,7 +217,7 @@ class _Lowering:
 
     def results(self, numbers: dict[int, int]) -> list[Result]:
         """What the results of the step are."""
-        found = []
+        results = []
         for (kind, name), atom in zip(self.captured.results, self.flat.results, strict=True):
             array: Value | Place | Constant
             if isinstance(atom, Number):
@@ -227,5 +227,5 @@ class _Lowering:
                 array, spec = Value(numbers[atom]), self.specs[atom]
             else:
                 array, spec = self.given[atom], self.specs[atom]
-            found.append(Result(kind, name, array, spec))
-        return found
+            results.append(Result(kind, name, array, spec))
+        return results

@@ -67,8 +67,8 @@ class _Namer:
             return atom.val if is_literal(atom) else env[atom]
 
         for equation in jaxpr.eqns:
-            made = self.results(equation, [operand(atom) for atom in equation.invars])
-            env |= dict(zip(equation.outvars, made, strict=True))
+            results = self.results(equation, [operand(atom) for atom in equation.invars])
+            env |= dict(zip(equation.outvars, results, strict=True))
         return [operand(atom) for atom in jaxpr.outvars]
 
     def results(self, equation: Any, reads: Sequence[Any]) -> list[Any]:
@@ -80,13 +80,15 @@ class _Namer:
             return self.evaluated(*inner, reads)
         if inner is not None:
             params = {**params, "jaxpr": self.body(*inner, params["num_carry"])}
-        made = bind(equation.primitive, params, context_of(equation), reads)
+        results = bind(equation.primitive, params, context_of(equation), reads)
         if primitive == "name":  # what it names has a name already
-            return made
+            return results
         number = self.seen[primitive]
         self.seen[primitive] += 1
         name = f"{primitive}.{number}"
-        return [self.named(result, name if len(made) == 1 else f"{name}.{slot}") for slot, result in enumerate(made)]
+        return [
+            self.named(result, name if len(results) == 1 else f"{name}.{slot}") for slot, result in enumerate(results)
+        ]
 
     def named(self, result: Any, name: str) -> Any:
         from jax.ad_checkpoint import checkpoint_name
@@ -101,9 +103,9 @@ class _Namer:
         number = self.seen[CARRY]
         self.seen[CARRY] += 1
 
-        def step(*given: Any) -> list[Any]:
-            made = self.evaluated(jaxpr, consts, given)
-            return [self.named(one, f"{CARRY}.{number}.{k}") if k < carried else one for k, one in enumerate(made)]
+        def step(*arguments: Any) -> list[Any]:
+            results = self.evaluated(jaxpr, consts, arguments)
+            return [self.named(one, f"{CARRY}.{number}.{k}") if k < carried else one for k, one in enumerate(results)]
 
         body = step if policy is None else jax.checkpoint(step, policy=policy, prevent_cse=False)
         try:

@@ -134,10 +134,10 @@ def _require_known_calls(step: Step, exported: Any, at: str) -> None:
     text = exported.mlir_module()
     if "custom_call" not in text:
         return
-    known = stable_calls() | _HARMLESS
+    allowed = stable_calls() | _HARMLESS
     for match in _CALL.finditer(text):
-        name = next(found for found in match.groups() if found is not None)
-        if name not in known:
+        name = next(name_part for name_part in match.groups() if name_part is not None)
+        if name not in allowed:
             raise damaged(step.graph, at, f"it calls {name}, which is no function that JAX keeps")
 
 

@@ -74,17 +74,17 @@ class Program:
         wait = self.device == "cpu"
         for call in self.calls:
             try:
-                made = call.function(*[held[read] for read in call.reads])
+                arrays = call.function(*[held[read] for read in call.reads])
                 if wait:
-                    for array in made:
+                    for array in arrays:
                         array.block_until_ready()
             except Exception as error:  # operations may raise anything
                 raise self._failed(call, error) from error
-            for place, array in zip(call.makes, made, strict=True):
+            for place, array in zip(call.makes, arrays, strict=True):
                 held[place] = array
             if seen is not None:
-                seen(made)
-            del made
+                seen(arrays)
+            del arrays
             for place in call.frees:
                 held[place] = None
         return [held[place] for place in self.results]
@@ -124,10 +124,10 @@ def program(loaded: Loaded, statements: Sequence[Statement]) -> Program:
     for statement in statements:
         if isinstance(statement, Compute):
             node, operation = statement.node, step.operations[statement.node]
-            made = tuple(graph.values_of(node))
-            holds |= dict(zip(statement.registers, made, strict=True))
+            outputs = tuple(graph.values_of(node))
+            holds |= dict(zip(statement.registers, outputs, strict=True))
             reads = tuple(slot(read, graph.nodes[node].inputs) for read in operation.reads)
-            calls.append(Call(node, loaded.functions[operation.function], reads, made, ()))
+            calls.append(Call(node, loaded.functions[operation.function], reads, outputs, ()))
             frees.append([])
         elif isinstance(statement, Deallocate):
             frees[-1].append(holds.pop(statement.register))

@@ -84,7 +84,7 @@ def _trial(program: Program, op: Op) -> Aliases:
 def _inside(place: tuple[int, int] | None, memory: list[tuple[int, int] | None]) -> int | None:
     if place is None or not place[1]:
         return None
-    for position, found in enumerate(memory):
-        if found is not None and found[0] <= place[0] and place[0] + place[1] <= found[0] + found[1]:
+    for position, memory_of in enumerate(memory):
+        if memory_of is not None and memory_of[0] <= place[0] and place[0] + place[1] <= memory_of[0] + memory_of[1]:
             return position
     return None

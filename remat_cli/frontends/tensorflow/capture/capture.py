@@ -108,9 +108,9 @@ def gradients_of(model: Any, loss: Any, name: str) -> Callable[..., Any]:
 
     def step(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
-            found = tf.reduce_mean(loss(y, model(x, training=True)))
-            found += tf.add_n(model.losses) if model.losses else 0.0
-        return found, tape.gradient(found, [plain_variable(v) for v in model.trainable_variables])
+            value = tf.reduce_mean(loss(y, model(x, training=True)))
+            value += tf.add_n(model.losses) if model.losses else 0.0
+        return value, tape.gradient(value, [plain_variable(v) for v in model.trainable_variables])
 
     return step
 
@@ -224,18 +224,18 @@ def _spec(item: Any) -> Any:
     import tensorflow as tf
 
     if isinstance(item, tf.TensorSpec):
-        found = item
+        example = item
     elif isinstance(item, tf.Tensor) or hasattr(item, "__array__"):
         tensor = tf.convert_to_tensor(item)
-        found = tf.TensorSpec(tensor.shape, tensor.dtype)
+        example = tf.TensorSpec(tensor.shape, tensor.dtype)
     else:
         return item
-    if not found.shape.is_fully_defined():
+    if not example.shape.is_fully_defined():
         raise CaptureFailed(
-            f"an input has the shape {found.shape}, which is not fixed",
+            f"an input has the shape {example.shape}, which is not fixed",
             hint="sizes of memory need fixed shapes: give the size of the batch, and batch with drop_remainder=True",
         )
-    return found
+    return example
 
 
 def signature(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

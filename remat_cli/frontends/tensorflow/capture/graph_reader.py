@@ -161,9 +161,9 @@ class _GraphReader:
         captured = {placeholder.name: held for held, placeholder in captures_of(self.captured.concrete)}
         arguments = [tensor for tensor in graph.inputs if tensor.name not in captured]
         variables = {id(variable.handle): variable for variable in graph.variables}
-        given = [item for item in self.captured.inputs if hasattr(item, "dtype")]
+        tensors = [item for item in self.captured.inputs if hasattr(item, "dtype")]
         for k, tensor in enumerate(arguments):
-            item = given[k] if len(given) == len(arguments) else None
+            item = tensors[k] if len(tensors) == len(arguments) else None
             below = _limit(item)
             self._place(tensor, Placeholder("input", tensor.op.name, _spec(tensor), below=below), k)
         for held, tensor in captures_of(self.captured.concrete):
@@ -291,8 +291,8 @@ class _GraphReader:
         if op.type in CALLS:
             self.opaque[op.type] += 1
             bodies = [node for name in self._called(op.node_def) for node in self.functions[name].node_def]
-            found = [self._effect(node.op, node.name) for node in bodies]
-            return any(w for w, _ in found), any(d for _, d in found)
+            effects = [self._effect(node.op, node.name) for node in bodies]
+            return any(w for w, _ in effects), any(d for _, d in effects)
         return self._effect(op.type, op.name)
 
     def _effect(self, kind: str, name: str) -> tuple[bool, bool]:
@@ -317,18 +317,18 @@ class _GraphReader:
             CaptureFailed: If one is for XLA, or is not there.
         """
         todo = [*_functions_in(node_def)]
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         while todo:
             name = todo.pop(0)
-            if name in found:
+            if name in names:
                 continue
             if name not in self.functions:
                 raise CaptureFailed(f"{node_def.name} calls {name}, which is not in the graph")
             if self.functions[name].attr["_XlaMustCompile"].b:
                 raise refused_xla()
-            found[name] = None
+            names[name] = None
             todo += [called for node in self.functions[name].node_def for called in _functions_in(node)]
-        return list(found)
+        return list(names)
 
     def _serialised(self, name: str) -> bytes:
         """A FunctionDef under its name in documents, ``remat_0``, and without what differs between processes."""
@@ -356,9 +356,9 @@ class _GraphReader:
             return [self.made.constant(data) for data in self._shapes(op, inputs, specs)]
         if op.type in CALLS or not inputs or not all(isinstance(ref, Constant) for ref in inputs):
             return None
-        given = [tensor_of(self.made.constants[ref.number], "cpu") for ref in inputs if isinstance(ref, Constant)]
+        constants = [tensor_of(self.made.constants[ref.number], "cpu") for ref in inputs if isinstance(ref, Constant)]
         attributes = kernel_attributes(op.type, attributes_of(op.node_def, op.op_def, {}), ())
-        results = executor("cpu")(op.type, given, attributes, len(specs))
+        results = executor("cpu")(op.type, constants, attributes, len(specs))
         return [self.made.constant(data_of(result)) for result in results]
 
     def _shapes(self, op: Any, inputs: Sequence[Ref], specs: Sequence[TensorSpec]) -> list[Data]:
@@ -373,27 +373,27 @@ class _GraphReader:
         return found
 
     def _notes(self) -> list[str]:
-        found = [f"{count} times {kind} is left out" for kind, count in sorted(self.left_out.items())]
+        notes = [f"{count} times {kind} is left out" for kind, count in sorted(self.left_out.items())]
         if self.opaque:
-            told = ", ".join(f"{kind} {count} times" for kind, count in sorted(self.opaque.items()))
-            found.append(f"control flow and calls of functions are one operation each: {told}")
+            kinds = ", ".join(f"{kind} {count} times" for kind, count in sorted(self.opaque.items()))
+            notes.append(f"control flow and calls of functions are one operation each: {kinds}")
         if self.open:
-            found.append(f"{self.open} tensors of the update have lengths that depend on numbers, and no bytes here")
+            notes.append(f"{self.open} tensors of the update have lengths that depend on numbers, and no bytes here")
         lists = sum(
             1 for op in self.made.ops for spec in op.call.outputs if spec.dtype == "variant" and op.kind is Kind.ONCE
         )
         if lists:
-            found.append(f"{lists} lists of tensors have no bytes in the graph, since their type does not tell them")
-        return found
+            notes.append(f"{lists} lists of tensors have no bytes in the graph, since their type does not tell them")
+        return notes
 
 
 def _functions_in(node_def: Any) -> list[str]:
-    found = []
+    results = []
     for attribute in node_def.attr.values():
         if attribute.HasField("func"):
-            found.append(attribute.func.name)
-        found += [func.name for func in attribute.list.func]
-    return found
+            results.append(attribute.func.name)
+        results += [func.name for func in attribute.list.func]
+    return results
 
 
 def _holds_lists(op: Any) -> bool:

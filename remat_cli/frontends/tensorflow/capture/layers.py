@@ -91,5 +91,5 @@ def repeatable(paths: Iterable[Path], impure: Iterable[Path], by_name: Collectio
     twice = {path[:end] for path in impure for end in range(1, len(path) + 1)}
     names = Counter(path[-1] for path in called)
     able = (path for path in called - twice if names[path[-1]] == 1 and path[-1] not in by_name)
-    told = (path for path in able if not any("." in name for name in path))
-    return sorted(map(".".join, told))
+    unambiguous = (path for path in able if not any("." in name for name in path))
+    return sorted(map(".".join, unambiguous))

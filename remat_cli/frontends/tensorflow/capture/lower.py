@@ -95,7 +95,7 @@ class _Lowering:
 
     def roots_read(self, op: Op) -> set[Root]:
         """The roots that an operation reads, also through aliases with several inputs."""
-        found: set[Root] = set()
+        roots: set[Root] = set()
         todo = list(op.call.inputs)
         while todo:
             ref = todo.pop()
@@ -107,8 +107,8 @@ class _Lowering:
             else:
                 root = self.program.root(ref)
                 if isinstance(root, Made):
-                    found.add((root.op, root.output))
-        return found
+                    roots.add((root.op, root.output))
+        return roots
 
     def bytes(self, root: Root) -> int:
         """Bytes of memory of its own that an output has."""
@@ -265,8 +265,8 @@ class _Lowering:
         return update_workspace(self.program, calls, [self.bytes(root) for root in node.inputs], results)
 
     def _fixed(self) -> int:
-        given = sum(place.spec.bytes for place in self.program.places)
-        return given + sum(len(constant.data) for constant in self.program.constants)
+        places_bytes = sum(place.spec.bytes for place in self.program.places)
+        return places_bytes + sum(len(constant.data) for constant in self.program.constants)
 
     def _metadata(self, graph: Graph, number: dict[Root, int], nodes: Sequence[_Node]) -> dict[str, object]:
         results = []

@@ -126,8 +126,8 @@ class _Memory:
 
     def is_shared(self, buffer: Buffer) -> bool:
         """Whether something besides a variable holds this memory."""
-        given = isinstance(buffer[0], Input | Constant) or (buffer[1] < 0 and not self.is_variable(buffer[0]))
-        return given or buffer in self.tensors.values()
+        is_given = isinstance(buffer[0], Input | Constant) or (buffer[1] < 0 and not self.is_variable(buffer[0]))
+        return is_given or buffer in self.tensors.values()
 
     def bytes(self) -> int:
         """Bytes besides inputs and fixed memory."""

@@ -34,12 +34,12 @@ class ControlFlow:
         def run(op: str, inputs: list[Any], attributes: tuple[Any, ...], outputs: int) -> list[Any]:
             if op not in CALLS:
                 return execute(op, inputs, attributes, outputs)
-            found = dict(zip(attributes[::2], attributes[1::2], strict=True))
+            named = dict(zip(attributes[::2], attributes[1::2], strict=True))
             if op in {"While", "StatelessWhile"}:
-                return self._loop(found, inputs, run)
+                return self._loop(named, inputs, run)
             if op in {"PartitionedCall", "StatefulPartitionedCall"}:
-                return self._body(found["f"])(inputs, run)
-            return self._body(_branch(op, found, inputs[0]))(inputs[1:], run)
+                return self._body(named["f"])(inputs, run)
+            return self._body(_branch(op, named, inputs[0]))(inputs[1:], run)
 
         return run
 
@@ -58,8 +58,8 @@ class ControlFlow:
 
 def _branch(op: str, attributes: Mapping[str, Any], chosen: Any) -> bytes:
     if op in {"If", "StatelessIf"}:
-        found: bytes = attributes["then_branch" if bool(chosen) else "else_branch"]
-        return found
+        branch: bytes = attributes["then_branch" if bool(chosen) else "else_branch"]
+        return branch
     branches: Sequence[bytes] = attributes["branches"]
     number = int(chosen)
     return branches[number if 0 <= number < len(branches) else -1]
@@ -79,13 +79,13 @@ class _Body:
             if op.type == "Const":
                 self._constants[number.setdefault(op.outputs[0].name, len(number))] = _constant(op)
                 continue
-            made = [number.setdefault(tensor.name, len(number)) for tensor in op.outputs]
+            makes = [number.setdefault(tensor.name, len(number)) for tensor in op.outputs]
             read = [number[tensor.name] for tensor in op.inputs]
-            self._calls.append((op.type, read, _attributes(op), made, []))
+            self._calls.append((op.type, read, _attributes(op), makes, []))
         self._results = [number[tensor.name] for tensor in graph.outputs]
         last: dict[int, int] = {}
-        for k, (_, read, _, made, _) in enumerate(self._calls):
-            last.update(dict.fromkeys((*made, *read), k))
+        for k, (_, read, _, makes, _) in enumerate(self._calls):
+            last.update(dict.fromkeys((*makes, *read), k))
         for tensor, k in last.items():
             if tensor not in self._results and tensor not in self._constants:
                 self._calls[k][4].append(tensor)
@@ -114,5 +114,5 @@ def _attributes(op: Any) -> tuple[Any, ...]:
         def __missing__(self, name: str) -> int:
             return names.setdefault(name, len(names))
 
-    found = attributes_of(op.node_def, op.op_def, _Numbers())
-    return kernel_attributes(op.type, found, list(names))
+    attributes = attributes_of(op.node_def, op.op_def, _Numbers())
+    return kernel_attributes(op.type, attributes, list(names))

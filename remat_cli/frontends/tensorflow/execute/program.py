@@ -112,13 +112,13 @@ class Writer:
 
     def attributes(self, call: Call, node: int) -> str:
         """The variable that holds the attributes of an operation."""
-        found = kernel_attributes(call.op, call.attributes, self.functions)
-        if self.unseeded is not None and "seed2" in found:
-            found = _seeded(found, self.unseeded, node)
-        key = repr((call.op, found))
+        attributes = kernel_attributes(call.op, call.attributes, self.functions)
+        if self.unseeded is not None and "seed2" in attributes:
+            attributes = _seeded(attributes, self.unseeded, node)
+        key = repr((call.op, attributes))
         if key not in self.known:
             self.known[key] = variable = f"a{len(self.known)}"
-            self.names[variable] = found
+            self.names[variable] = attributes
         return self.known[key]
 
     def calls(self, calls: Sequence[Call], prefix: str, inputs: Sequence[str], kept: Iterable[Made], node: int) -> None:
@@ -178,13 +178,13 @@ class Writer:
 
     def results(self) -> str:
         """Write the aliases that results are, and return the text of the list of results."""
-        found = []
+        texts = []
         for number, result in enumerate(self.step.results):
             inputs = [] if result.value is None else [f"v{result.value}"]
-            kept = [result.tensor] if isinstance(result.tensor, Made) else []
-            self.calls(result.calls, f"w{number}_", inputs, kept, -1)
-            found.append(self.ref(result.tensor, f"w{number}_", inputs))
-        return f"[{', '.join(found)}]"
+            tensors = [result.tensor] if isinstance(result.tensor, Made) else []
+            self.calls(result.calls, f"w{number}_", inputs, tensors, -1)
+            texts.append(self.ref(result.tensor, f"w{number}_", inputs))
+        return f"[{', '.join(texts)}]"
 
 
 def program(step: Step, statements: Sequence[Statement], device: str, *, unseeded: int | None = None) -> Program:
@@ -243,8 +243,8 @@ def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int,
     for value in node.inputs:
         writer.line(f"v{value} = values[{value}]")
     writer.compute(index)
-    made = ", ".join(f"v{value}" for value in step.graph.values_of(index))
-    text = "\n".join(["def call(places, values, run):", *writer.lines, f"    return [{made}]"]) + "\n"
+    results = ", ".join(f"v{value}" for value in step.graph.values_of(index))
+    text = "\n".join(["def call(places, values, run):", *writer.lines, f"    return [{results}]"]) + "\n"
     used = {ref.number for call in operation.calls for ref in call.inputs if isinstance(ref, Constant)}
     constants = {number: tensor_of(step.constants[number], device) for number in used}
     scope: dict[str, Any] = {**writer.names, "constants": constants}
@@ -253,8 +253,8 @@ def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int,
     execute = ControlFlow(functions).over(executor(device))
 
     def call_node(places: Mapping[int, Any], values: Mapping[int, Any]) -> list[Any]:
-        found: list[Any] = function(places, values, execute)
-        return found
+        results: list[Any] = function(places, values, execute)
+        return results
 
     return call_node
 
@@ -297,8 +297,8 @@ def _reads(step: Step) -> set[int]:
     """The places of variables that are read when the step begins."""
     calls = [call for operation in step.operations for call in operation.calls]
     calls += [call for result in step.results for call in result.calls]
-    found = {ref.place for call in calls for ref in call.inputs if isinstance(ref, Read)}
-    return found | {result.tensor.place for result in step.results if isinstance(result.tensor, Read)}
+    places = {ref.place for call in calls for ref in call.inputs if isinstance(ref, Read)}
+    return places | {result.tensor.place for result in step.results if isinstance(result.tensor, Read)}
 
 
 def _drop_reads(writer: Writer, read: set[int]) -> None:
@@ -325,10 +325,10 @@ def _require_update_last(step: Step, statements: Sequence[Statement]) -> None:
 
 def _seeded(attributes: tuple[Any, ...], seed: int, node: int) -> tuple[Any, ...]:
     """Attributes of an operation that draws random numbers, with a seed if it has none."""
-    found = dict(zip(attributes[::2], attributes[1::2], strict=True))
-    if found.get("seed") == 0 and found.get("seed2") == 0:
-        found |= {"seed": seed + 1, "seed2": node + 1}
-    return tuple(item for pair in found.items() for item in pair)
+    named = dict(zip(attributes[::2], attributes[1::2], strict=True))
+    if named.get("seed") == 0 and named.get("seed2") == 0:
+        named |= {"seed": seed + 1, "seed2": node + 1}
+    return tuple(item for pair in named.items() for item in pair)
 
 
 def words(error: Exception) -> str:

@@ -47,8 +47,13 @@ def _skeleton(step: Step) -> Any:
         return None if isinstance(ref, Constant) else ref
 
     return [
-        (node.inputs, node.recompute, found.values, [(call.op, [*map(bare, call.inputs)]) for call in found.calls])
-        for node, found in zip(step.graph.nodes, step.operations, strict=True)
+        (
+            node.inputs,
+            node.recompute,
+            operation.values,
+            [(call.op, [*map(bare, call.inputs)]) for call in operation.calls],
+        )
+        for node, operation in zip(step.graph.nodes, step.operations, strict=True)
     ]
 
 
@@ -72,7 +77,7 @@ def _operations(compiled: Step, planned: Step) -> str | None:
     for k, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
         here, there = compiled.operations[k], planned.operations[k]
         if (here, mine.inputs, mine.recompute) != (there, other.inputs, other.recompute):
-            kinds = [[call.op for call in found.calls] for found in (there, here)]
+            kinds = [[call.op for call in step.calls] for step in (there, here)]
             if kinds[0] == kinds[1]:
                 return f"its operation {printable(other.id)} has other arguments"
             there_words, here_words = _kinds(*kinds)

@@ -41,9 +41,9 @@ class LiveBuffers:
         self._buffers: list[_Buffer] = []  # by their starts, which are in a list of their own
         self._starts: list[int] = []
         self._bytes = 0
-        given = [tensor for tensor in (*places, *constants) if tensor.dtype.name != "resource"]
-        found = (address(tensor) for tensor in given)
-        self._there = Counter(place[0] for place in found if place is not None)
+        tensors = [tensor for tensor in (*places, *constants) if tensor.dtype.name != "resource"]
+        addresses = (address(tensor) for tensor in tensors)
+        self._there = Counter(place[0] for place in addresses if place is not None)
         self._handles = {id(handle): handle for handle in places if handle.dtype.name == "resource"}
         self._attributes: dict[int, tuple[Any, ...]] = {}
         self._held: dict[int, int] = {}

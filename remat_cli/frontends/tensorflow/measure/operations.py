@@ -73,7 +73,7 @@ class Operations(OperationBench):
             call = self._bound(index)
             call()
             space = self._workspace(index, call)
-            found = timed(call, tf.test.experimental.sync_devices, repeats, warmup)
+            times = timed(call, tf.test.experimental.sync_devices, repeats, warmup)
         except tf.errors.ResourceExhaustedError as error:
             raise OutOfMemory(
                 f"{where} does not fit the memory of the device: {words(error)}",
@@ -84,13 +84,13 @@ class Operations(OperationBench):
                 f"{where} failed on {self.device}: {words(error)}",
                 hint="a graph is for the device it was exported for: was it another one?",
             ) from error
-        return MeasuredOperation(found, space)
+        return MeasuredOperation(times, space)
 
     def _workspace(self, index: int, call: Callable[[], Any]) -> int | None:
         before = allocated(self.device)
-        made = call()
+        results = call()
         after = allocated(self.device)
-        del made
+        del results
         if before is None or after is None:
             return None
         return max(0, after[1] - before[0] - sum(self.step.graph.nodes[index].outputs))

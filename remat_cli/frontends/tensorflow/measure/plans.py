@@ -42,11 +42,11 @@ class Plans(PlanBench):
         before = allocated(self.device)
         results = runnable.run(self.given.places)
         above = allocated(self.device)
-        found = [kept(f"result {k}", tensor.numpy().copy()) for k, tensor in enumerate(results)]
+        compared = [kept(f"result {k}", tensor.numpy().copy()) for k, tensor in enumerate(results)]
         del results
         for number, variable in self.given.variables.items():
             name = printable(f"update of {self.step.places[number].name} ({number})")
-            found.append(kept(name, variable.numpy().copy()))
+            compared.append(kept(name, variable.numpy().copy()))
         allocator = None if before is None or above is None else fixed + above[1] - before[0]
         highest = allocator
         if self.device == "cpu":
@@ -57,7 +57,7 @@ class Plans(PlanBench):
         self.given.restore()
         taken = median_s(lambda: runnable.run(self.given.places), tf.test.experimental.sync_devices, steps)
         assert highest is not None  # a GPU's allocator always counts
-        return MeasuredPlan(found, highest, taken, allocator)
+        return MeasuredPlan(compared, highest, taken, allocator)
 
 
 def allocated(device: str) -> tuple[int, int] | None:
