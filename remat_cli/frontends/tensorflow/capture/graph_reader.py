@@ -388,12 +388,12 @@ class _GraphReader:
 
 
 def _functions_in(node_def: Any) -> list[str]:
-    results = []
+    functions = []
     for attribute in node_def.attr.values():
         if attribute.HasField("func"):
-            results.append(attribute.func.name)
-        results += [func.name for func in attribute.list.func]
-    return results
+            functions.append(attribute.func.name)
+        functions += [func.name for func in attribute.list.func]
+    return functions
 
 
 def _holds_lists(op: Any) -> bool:
