@@ -15,6 +15,7 @@ import pytest
 from jax_plans import graph_of, plain, plan_of, repeated
 
 import remat_cli as remat
+from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, UsageError
 from remat_cli.frontends.jax.document import function_text
 from remat_cli.frontends.jax.framework import Jax
@@ -36,6 +37,15 @@ def test_a_plan_with_many_recomputations_changes_no_bit_and_peaks_as_predicted(n
     bare = run_plan(plain(graph), steps=1)
     assert abs(bare.memory.measured - bare.memory.predicted) <= 16
     assert bare.memory.measured == ran.reference_peak
+
+
+def test_export_in_python_is_that_of_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    graph = remat.export_jax(f"{STEP}:layers", cost="flops")
+    assert [node.payload for node in graph.nodes] == [node.payload for node in graph_of("layers").nodes]
+    assert remat.export_jax(f"{STEP}:layers", cost="flops", scans="whole").metadata["scans"] == "whole"
+    assert run(["export", f"jax:{STEP}:layers", "--cost", "flops", "-o", "step.json"]) == 0
+    assert remat.load_graph("step.json") == graph
 
 
 def test_a_solved_plan_saves_memory():

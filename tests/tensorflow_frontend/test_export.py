@@ -8,6 +8,7 @@ import tensorflow as tf
 from steps import LOSS, cnn, compiled_cnn, convolutional, graph_of, images, recurrent, transformer
 
 import remat_cli
+from remat_cli.cli.main import run
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.tensorflow.capture.capture import Model, capture
 from remat_cli.frontends.tensorflow.capture.graph_reader import sorted_operations
@@ -220,3 +221,15 @@ def test_mixed_precision_has_half_sizes():
     graph = graph_of(cnn)
     convolved = next(node for node in graph.nodes if "Conv2D" in (node.op or ""))
     assert convolved.outputs == (16 * 12 * 12 * 8 * 2,)
+
+
+def test_export_in_python_is_that_of_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("from steps import cnn as build", encoding="utf-8")
+    graph = remat_cli.export_tensorflow("train.py:build", cost="roofline:a100")
+    assert (graph.cost_unit, graph.metadata["source"]) == ("us", "tf:train.py:build")
+    assert run(["export", "tf:train.py:build", "--cost", "roofline:a100", "-o", "step.json"]) == 0
+    written = remat_cli.load_graph("step.json")
+    assert [(n.op, n.cost, n.outputs) for n in written.nodes] == [(n.op, n.cost, n.outputs) for n in graph.nodes]
+    with pytest.raises(UsageError, match="is not a cost model for TensorFlow"):
+        remat_cli.export_tensorflow("train.py:build", cost="device")
