@@ -12,8 +12,8 @@ import numpy as np
 
 from remat_cli.errors import ExecutionFailed, UsageError
 from remat_cli.frontends.captured.origin import Frontend
-from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, timed
-from remat_cli.frontends.captured.running import MeasuredPlan, PlanBench, kept, median_s
+from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, time_call
+from remat_cli.frontends.captured.running import MeasuredPlan, PlanBench, compared_tensor, median_s
 from remat_cli.frontends.captured.serialiser import Reader, Stored, stored
 from remat_cli.frontends.frameworks import Framework
 from remat_cli.frontends.messages import Tell
@@ -128,7 +128,7 @@ class Operations(OperationBench):
         for index in indices:
             values = dict.fromkeys(self.graph.nodes[index].inputs, np.ones((self.step.side, self.step.side)))
             call = partial(self.step.call, index, values, self.seed)
-            yield MeasuredOperation(timed(call, lambda: None, repeats, warmup), workspace_bytes=0)
+            yield MeasuredOperation(time_call(call, lambda: None, repeats, warmup), workspace_bytes=0)
 
     def node(self, index: int, measured: MeasuredOperation | None, cheapest_us: float) -> Node:
         """Sizes stay as they are."""
@@ -150,7 +150,9 @@ class Plans(PlanBench):
         """Once for results and memory, then for the time."""
         held, peak_bytes = self.run(statements)
         taken_s = median_s(partial(self.run, statements), lambda: None, steps)
-        results = [kept(f"result {number}", held[value]) for number, value in enumerate(self.step.graph.outputs)]
+        results = [
+            compared_tensor(f"result {number}", held[value]) for number, value in enumerate(self.step.graph.outputs)
+        ]
         return MeasuredPlan(results, peak_bytes, taken_s)
 
     def run(self, statements: Sequence[Statement]) -> tuple[dict[int, Any], int]:

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from remat_cli.errors import UsageError, Worded
 from remat_cli.frontends.captured.architectures import build_captured
 from remat_cli.frontends.captured.origin import Frontend
-from remat_cli.frontends.captured.profiling import OperationBench, profiled, require_counts
-from remat_cli.frontends.captured.running import Home, PlanBench, checked, compared
+from remat_cli.frontends.captured.profiling import OperationBench, measure_operations, require_counts
+from remat_cli.frontends.captured.running import Environment, PlanBench, compare_runs, replay_of_runnable
 from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.ran import Ran
 from remat_cli.graph.model import Graph
@@ -159,7 +159,7 @@ class Framework(ABC, Generic[Step]):
         step = self.read(graph)
         self._require_runnable(step, device, libraries, force=force)
         with self.operation_bench(step, device, seed) as bench:
-            return profiled(bench, repeats, warmup, progress)
+            return measure_operations(bench, repeats, warmup, progress)
 
     def run(
         self,
@@ -173,7 +173,7 @@ class Framework(ABC, Generic[Step]):
         libraries: Sequence[str] = (),
     ) -> Ran:
         """Run ``plan``, and compare it with its graph; see :func:`remat_cli.run_plan` for arguments and errors."""
-        seen = checked(plan, self.frontend, steps)
+        seen = replay_of_runnable(plan, self.frontend, steps)
         if graph is not None:
             self.frontend.require(graph)
         self.require_device(device)
@@ -183,12 +183,12 @@ class Framework(ABC, Generic[Step]):
             self._require_same(step, graph)
         self._require_runnable(step, device, libraries, force=force)
         with self.plan_bench(step, device, seed, seen.peak_bytes) as bench:
-            return compared(plan, seen, bench, Home(self.name, self.version(), device), steps)
+            return compare_runs(plan, seen, bench, Environment(self.name, self.version(), device), steps)
 
     def _require_runnable(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
         """Check that a step is for this version of the framework and this device, and does nothing but compute."""
         if not force:
-            self.frontend.require_home(step.graph, self.version(), device)
+            self.frontend.require_environment(step.graph, self.version(), device)
         self.require_harmless(step, device, libraries, force=force)
 
     def _require_same(self, planned: Step, wanted: Graph) -> None:

@@ -13,7 +13,7 @@ from torch_plans import graph_of
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
-from remat_cli.frontends.captured.profiling import profiled
+from remat_cli.frontends.captured.profiling import measure_operations
 from remat_cli.frontends.torch.document import TensorSpec
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
@@ -209,7 +209,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
 def measured_alone(graph):
     """As fit measures what it has captured itself."""
     with operation_bench(read_step(graph), "cpu", seed=0) as bench:
-        return profiled(bench, repeats=1, warmup=0)
+        return measure_operations(bench, repeats=1, warmup=0)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ class Frontend:
             return f"it was exported for {printable(planned)}, and this runs on {device}"
         return None
 
-    def require_home(self, graph: Graph, version: str, device: str) -> None:
+    def require_environment(self, graph: Graph, version: str, device: str) -> None:
         """Check that a graph was exported for this version of the framework and for ``device``.
 
         Raises:

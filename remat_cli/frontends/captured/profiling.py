@@ -44,7 +44,7 @@ def require_counts(repeats: int, warmup: int) -> None:
         raise UsageError("profiling needs at least one repeat, and no negative warm-up")
 
 
-def timed(call: Callable[[], object], wait: Callable[[], object], repeats: int, warmup: int) -> Timed:
+def time_call(call: Callable[[], object], wait: Callable[[], object], repeats: int, warmup: int) -> Timed:
     """How long ``call`` takes.
 
     Args:
@@ -138,7 +138,7 @@ class OperationBench(ABC):
         return graph
 
 
-def profiled(
+def measure_operations(
     bench: OperationBench, repeats: int, warmup: int, progress: Callable[[int, int], None] | None = None
 ) -> Graph:
     """The graph of ``bench`` with measured costs (microseconds), sizes and workspaces. Each kind is measured once.

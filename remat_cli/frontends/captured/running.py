@@ -26,7 +26,7 @@ _WHOLE = "biu"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ComparedTensor:
     """What a step returned or wrote, as far as runs are compared.
 
     Attributes:
@@ -43,7 +43,7 @@ class Kept:
     finite: bool
     number: float | None
 
-    def same(self, other: Kept) -> bool:
+    def same(self, other: ComparedTensor) -> bool:
         """Whether both are equal bit for bit."""
         return self.form == other.form and bool((self.bits == other.bits).all())
 
@@ -61,7 +61,7 @@ class MeasuredPlan:
         host_bytes: Host memory of its copies.
     """
 
-    results: Sequence[Kept]
+    results: Sequence[ComparedTensor]
     peak_bytes: int
     step_s: float
     allocator_bytes: int | None = None
@@ -70,7 +70,7 @@ class MeasuredPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class Environment:
     """Where plans run.
 
     Attributes:
@@ -111,7 +111,7 @@ class PlanBench(ABC):
         return memory
 
 
-def checked(plan: Plan, frontend: Frontend, steps: int) -> Replay:
+def replay_of_runnable(plan: Plan, frontend: Frontend, steps: int) -> Replay:
     """The replay of ``plan``, after the checks that need no framework.
 
     Raises:
@@ -120,10 +120,10 @@ def checked(plan: Plan, frontend: Frontend, steps: int) -> Replay:
     frontend.require(plan.graph)
     if steps < 1:
         raise UsageError("at least one step has to be run")
-    return replayed(plan)
+    return replay_of_valid(plan)
 
 
-def replayed(plan: Plan) -> Replay:
+def replay_of_valid(plan: Plan) -> Replay:
     """The replay of ``plan``.
 
     Raises:
@@ -136,17 +136,17 @@ def replayed(plan: Plan) -> Replay:
     return seen
 
 
-def kept(name: str, array: Any) -> Kept:
+def compared_tensor(name: str, array: Any) -> ComparedTensor:
     """A result that is an array of numpy, of which nothing else holds the memory."""
     import numpy as np
 
     form = f"{array.dtype} {array.shape}"
     if array.dtype.kind in _NO_NUMBERS:
-        return Kept(name, form, np.frombuffer(repr(array.tolist()).encode(), np.uint8), True, None)
+        return ComparedTensor(name, form, np.frombuffer(repr(array.tolist()).encode(), np.uint8), True, None)
     finite = array.dtype.kind in _WHOLE or bool(np.isfinite(_known(array)).all())
     number = float(array.reshape(())) if array.size == 1 and array.dtype.kind != "c" else math.nan
     bits = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return Kept(name, form, bits, finite, number if math.isfinite(number) else None)
+    return ComparedTensor(name, form, bits, finite, number if math.isfinite(number) else None)
 
 
 def _known(array: Any) -> Any:
@@ -166,14 +166,14 @@ def median_s(step: Callable[[], object], wait: Callable[[], object], steps: int)
     return statistics.median(taken)
 
 
-def compared(plan: Plan, seen: Replay, bench: PlanBench, home: Home, steps: int) -> Ran:
+def compare_runs(plan: Plan, seen: Replay, bench: PlanBench, environment: Environment, steps: int) -> Ran:
     """Run a plan that passed all checks, and compare it with its graph without recomputation.
 
     Args:
         plan: The plan.
         seen: Its replay.
         bench: What runs it.
-        home: Where it runs.
+        environment: Where it runs.
         steps: Steps to time.
     """
     computes = [s.node for s in plan.statements if isinstance(s, Compute)]
@@ -193,9 +193,9 @@ def compared(plan: Plan, seen: Replay, bench: PlanBench, home: Home, steps: int)
     unsteady = _differing(bench.measure(plain, 1), reference) if differing and reference is not None else ()
     return Ran(
         graph=plan.graph.name,
-        device=home.device,
-        framework=home.framework,
-        version=home.version,
+        device=environment.device,
+        framework=environment.framework,
+        version=environment.version,
         computations=len(computes),
         recomputations=len(computes) - len(first),
         identical=None if reference is None else not differing,

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from remat_cli.errors import ExecutionFailed
-from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, host_facts, timed
-from remat_cli.frontends.captured.running import MeasuredPlan, PlanBench, kept, median_s
+from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, host_facts, time_call
+from remat_cli.frontends.captured.running import MeasuredPlan, PlanBench, compared_tensor, median_s
 from remat_cli.frontends.jax.document import ArraySpec, Place, PlaceSpec, Step
 from remat_cli.frontends.jax.execute.functions import Loaded
 from remat_cli.frontends.jax.execute.program import program
@@ -67,7 +67,7 @@ class Operations(OperationBench):
                 array.block_until_ready()
 
         once()
-        return MeasuredOperation(timed(once, lambda: None, repeats, warmup), workspace)
+        return MeasuredOperation(time_call(once, lambda: None, repeats, warmup), workspace)
 
     def node(self, index: int, measured: MeasuredOperation | None, cheapest_us: float) -> Node:
         """See :meth:`OperationBench.node`."""
@@ -112,7 +112,7 @@ class Plans(PlanBench):
 
         runnable, live = program(self._loaded, statements), LiveArrays()
         arrays = runnable.run(self._places, live)
-        results = [kept(name, np.array(array)) for name, array in zip(self._names, arrays, strict=True)]
+        results = [compared_tensor(name, np.array(array)) for name, array in zip(self._names, arrays, strict=True)]
         del arrays
         taken = median_s(lambda: jax.block_until_ready(runnable.run(self._places)), lambda: None, steps)
         return MeasuredPlan(results, self._loaded.step.graph.fixed_memory + live.peak_bytes, taken)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.captured.running import replayed
+from remat_cli.frontends.captured.running import replay_of_valid
 from remat_cli.frontends.jax.capture.capture import Captured, Loss, capture
 from remat_cli.frontends.jax.capture.lower import lower
 from remat_cli.frontends.jax.document import FRONTEND, Step, difference
@@ -87,11 +87,11 @@ def planned_step(
         UsageError: If the plan is not valid, or its graph is not of JAX, or was exported for another version of it.
     """
     step = read_step(plan.graph)
-    replayed(plan)
+    replay_of_valid(plan)
     require_present(step.device)
     import jax
 
-    FRONTEND.require_home(plan.graph, str(jax.__version__), step.device)
+    FRONTEND.require_environment(plan.graph, str(jax.__version__), step.device)
     numbers = argnums if isinstance(argnums, int) else tuple(argnums)
     return PlannedStep(Loss(function, numbers, has_aux), plan)
 

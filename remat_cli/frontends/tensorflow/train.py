@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, UsageError, wrong_type
-from remat_cli.frontends.captured.running import replayed
+from remat_cli.frontends.captured.running import replay_of_valid
 from remat_cli.frontends.tensorflow.capture.capture import (
     Model,
     own_train_step,
@@ -50,7 +50,7 @@ def read_plans(plans: Sequence[Any]) -> tuple[tuple[Plan, Step], ...]:
     for source in plans:
         plan = source if isinstance(source, Plan) else getattr(source, "plan", None) or load_plan(str(source))[0]
         FRONTEND.require(plan.graph)
-        replayed(plan)
+        replay_of_valid(plan)
         loaded.append((plan, read_step(plan.graph)))
     return tuple(loaded)
 
@@ -140,7 +140,7 @@ class PlannedStep:
             runnable = step if reason is None else _smaller(captured_program, graph, plan, planned)
             if runnable is not None:
                 device = str(plan.graph.metadata.get("device", "cpu"))
-                FRONTEND.require_home(plan.graph, str(tf.__version__), device)
+                FRONTEND.require_environment(plan.graph, str(tf.__version__), device)
                 return _Compiled(
                     program(runnable, plan.statements, device),
                     tuple(captured_program.bound),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from remat_cli.errors import ExecutionFailed, OutOfMemory
-from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, host_facts, timed
+from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, host_facts, time_call
 from remat_cli.frontends.tensorflow.document import OPAQUE, Place, Read, Ref, Step
 from remat_cli.frontends.tensorflow.execute.program import call_function, words
 from remat_cli.frontends.tensorflow.measure.plans import allocated, place_array, random_array
@@ -73,7 +73,7 @@ class Operations(OperationBench):
             call = self._bound(index)
             call()
             space = self._workspace(index, call)
-            times = timed(call, tf.test.experimental.sync_devices, repeats, warmup)
+            times = time_call(call, tf.test.experimental.sync_devices, repeats, warmup)
         except tf.errors.ResourceExhaustedError as error:
             raise OutOfMemory(
                 f"{where} does not fit the memory of the device: {words(error)}",

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from remat_cli.frontends.captured.running import MeasuredPlan, PlanBench, kept, median_s
+from remat_cli.frontends.captured.running import MeasuredPlan, PlanBench, compared_tensor, median_s
 from remat_cli.frontends.tensorflow.document import ITEM_BYTES, Placeholder, Step, TensorSpec
 from remat_cli.frontends.tensorflow.execute.program import program
 from remat_cli.frontends.tensorflow.measure.live_buffers import LiveBuffers
@@ -42,11 +42,11 @@ class Plans(PlanBench):
         before = allocated(self.device)
         results = runnable.run(self.given.places)
         above = allocated(self.device)
-        compared = [kept(f"result {k}", tensor.numpy().copy()) for k, tensor in enumerate(results)]
+        compared = [compared_tensor(f"result {k}", tensor.numpy().copy()) for k, tensor in enumerate(results)]
         del results
         for number, variable in self.given.variables.items():
             name = printable(f"update of {self.step.places[number].name} ({number})")
-            compared.append(kept(name, variable.numpy().copy()))
+            compared.append(compared_tensor(name, variable.numpy().copy()))
         allocator = None if before is None or above is None else fixed + above[1] - before[0]
         highest = allocator
         if self.device == "cpu":

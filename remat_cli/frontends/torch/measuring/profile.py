@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, host_facts, timed
+from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, host_facts, time_call
 from remat_cli.frontends.torch.document import Step
 from remat_cli.frontends.torch.executing.out_of_memory import memory_told
 from remat_cli.frontends.torch.executing.strides import copied_bytes
@@ -62,7 +62,7 @@ class TorchOperations(OperationBench):
             result = function()
             sizes = {item: storage_bytes(tensor) for item, tensor in tensors_in(result)}
             del result
-            return MeasuredOperation(timed(function, _synchronizer(self.device), repeats, warmup), workspace, sizes)
+            return MeasuredOperation(time_call(function, _synchronizer(self.device), repeats, warmup), workspace, sizes)
 
     def node(self, index: int, measured: MeasuredOperation | None, cheapest_us: float) -> Node:
         """See :meth:`OperationBench.node`. Sizes are rounded up to whole blocks of the allocator."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from remat_cli.frontends.captured.running import Kept, MeasuredPlan, PlanBench, median_s
+from remat_cli.frontends.captured.running import ComparedTensor, MeasuredPlan, PlanBench, median_s
 from remat_cli.frontends.ran import Memory
 from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.document import Step
@@ -140,13 +140,13 @@ def result_names(step: Step) -> list[str]:
     return names
 
 
-def kept_tensor(name: str, tensor: Any) -> Kept:
+def kept_tensor(name: str, tensor: Any) -> ComparedTensor:
     """A result in host memory."""
     import torch
 
     host = tensor.detach().cpu().contiguous()
     number = float(host) if host.numel() == 1 and not host.is_complex() else math.nan
-    return Kept(
+    return ComparedTensor(
         name=name,
         form=f"{host.dtype} {tuple(host.shape)}",
         bits=host.reshape(-1).view(torch.uint8).numpy().copy(),

@@ -486,12 +486,12 @@ def _measured(graph: Graph, where: Any) -> Graph:
     """``graph`` with measured times, sizes and workspaces. The state of the user's random generators is preserved."""
     import torch
 
-    from remat_cli.frontends.captured.profiling import profiled
+    from remat_cli.frontends.captured.profiling import measure_operations
     from remat_cli.frontends.torch.measuring.profile import operation_bench
 
     here = torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext()
     with torch.random.fork_rng(), here, operation_bench(read_step(graph), where.type, seed=0) as bench:
-        return profiled(bench, repeats=3, warmup=1)
+        return measure_operations(bench, repeats=3, warmup=1)
 
 
 def _way(unknown: str, compiler: str, cost: str) -> Way:
