@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from remat_cli.frontends.captured.running import ComparedTensor, MeasuredPlan, PlanBench, median_s
 from remat_cli.frontends.ran import Memory
@@ -20,6 +19,7 @@ from remat_cli.frontends.torch.executing.strides import copied_bytes
 from remat_cli.frontends.torch.measuring.allocator import footprint, start_libraries
 from remat_cli.frontends.torch.measuring.memory import live_storages
 from remat_cli.frontends.torch.measuring.operations import new_tensor, place_tensors, seeded
+from remat_cli.frontends.torch.types import Tensor
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Plan, Statement
 from remat_cli.printable import printable
@@ -53,7 +53,7 @@ class TorchPlans(PlanBench):
         libraries_bytes: On CUDA, the bytes that libraries have taken permanently.
     """
 
-    def __init__(self, step: Step, device: str, seed: int, places: list[Any], libraries_bytes: int | None) -> None:
+    def __init__(self, step: Step, device: str, seed: int, places: list[Tensor], libraries_bytes: int | None) -> None:
         self._step, self._device, self._seed = step, device, seed
         self._places, self._libraries_bytes = places, libraries_bytes
 
@@ -82,13 +82,13 @@ class TorchPlans(PlanBench):
         results, highest, reserved, host = (self._on_cuda if self._device == "cuda" else self._on_cpu)(
             runnable, tangents
         )
-        found = [kept_tensor(name, tensor) for name, tensor in zip(result_names(self._step), results, strict=True)]
+        compared = [kept_tensor(name, tensor) for name, tensor in zip(result_names(self._step), results, strict=True)]
         del results
         wait = torch.cuda.synchronize if self._device == "cuda" else lambda: None
         taken = median_s(lambda: runnable.run(self._places, tangents), wait, steps)
-        return MeasuredPlan(found, highest, taken, reserved_bytes=reserved, host_bytes=host)
+        return MeasuredPlan(compared, highest, taken, reserved_bytes=reserved, host_bytes=host)
 
-    def _on_cpu(self, runnable: Program, tangents: Tangent) -> tuple[list[Any], int, None, int]:
+    def _on_cpu(self, runnable: Program, tangents: Tangent) -> tuple[list[Tensor], int, None, int]:
         import torch
 
         torch.manual_seed(self._seed)
@@ -96,7 +96,7 @@ class TorchPlans(PlanBench):
             results = runnable.run(self._places, tangents)
         return results, self._step.graph.fixed_memory + live.peak_bytes, None, live.host_peak_bytes
 
-    def _on_cuda(self, runnable: Program, tangents: Tangent) -> tuple[list[Any], int, int, int]:
+    def _on_cuda(self, runnable: Program, tangents: Tangent) -> tuple[list[Tensor], int, int, int]:
         import torch
 
         torch.cuda.manual_seed(self._seed)
@@ -118,7 +118,7 @@ class TorchPlans(PlanBench):
 
         places = [place for place in self._step.places if place.kind == "tangent"]
 
-        def make(number: int) -> Any:
+        def make(number: int) -> Tensor:
             place = places[number]
             if not place.spec.shape:
                 return torch.ones((), dtype=dtype_named(place.spec.dtype), device=self._device)
@@ -140,7 +140,7 @@ def result_names(step: Step) -> list[str]:
     return names
 
 
-def kept_tensor(name: str, tensor: Any) -> ComparedTensor:
+def kept_tensor(name: str, tensor: Tensor) -> ComparedTensor:
     """A result in host memory."""
     import torch
 
