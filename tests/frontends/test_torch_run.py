@@ -30,6 +30,7 @@ from remat_cli.plan.io import plan_to_document
 from remat_cli.plan.model import Claim, ClaimStatus, Offload, Plan, Prefetch, Scope
 from remat_cli.reports.run import run_text
 from remat_cli.reports.style import Style
+from remat_cli.reports.words import exact_bytes
 from remat_cli.zoo.registry import build_graph
 
 run_plan = Torch().run
@@ -254,4 +255,4 @@ def test_values_that_wait_on_the_host_come_back_with_the_same_bits_and_both_peak
     assert ran.copied.to_host == sum(isinstance(s, Offload) for s in plan.statements)
     text = run_text(ran.document(), Style(200, False, True))
     assert "nothing runs beside the copies on a CPU" in text
-    assert f"({seen.host_peak_bytes:,} bytes) of host memory, as predicted to the byte" in text
+    assert f"{exact_bytes(seen.host_peak_bytes)} of host memory, as predicted to the byte" in text
