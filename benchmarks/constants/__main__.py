@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.constants.patching import VARIANTS, Constant, constants, patch
 from benchmarks.machine import ROOT, machine, versions
-from benchmarks.measure import call
+from benchmarks.measure import BenchmarkError, call
 from benchmarks.solving import LATE_S, graph_of, warmed
 
 CASES = (
@@ -33,7 +33,7 @@ CASES = (
 """Graphs and budgets: small and large, a chain, networks with and without long connections, and a random graph."""
 LIMIT_S, REPEATS = 10.0, 5
 _COMPILING_S = 600.0
-"""Seconds in which compiled loops are built anew, once for every variant of a constant of ``kernels``."""
+"""Seconds in which inner loops are compiled: once, and anew for every variant of a constant of ``kernels``."""
 RESULTS = ROOT / "benchmarks" / "constants" / "results"
 _NONE = "none"
 Row = dict[str, Any]
@@ -49,8 +49,13 @@ def main() -> None:
     kept = RESULTS / "constants.json"
     stored = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     rows: list[Row] = stored["rows"] if stored.get("limit_s") == asked.limit else []
+    compiled = call("benchmarks.solving:warmed", limit_s=_COMPILING_S)
+    if compiled.problem:
+        raise BenchmarkError(f"compiling the inner loops: {compiled.problem}")
     for row in _missing(chosen, rows, asked.repeats):
         rows.append(row | _measured(row, asked.limit))
+        if row["constant"] == _NONE and "problem" in rows[-1]:
+            raise BenchmarkError(f"without a change, {rows[-1]['problem']}")
         print(json.dumps(rows[-1]), flush=True)
         RESULTS.mkdir(parents=True, exist_ok=True)
         document = {"limit_s": asked.limit, "machine": machine(), "versions": versions(), "rows": rows}

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.matrices import straightened
+from remat_cli.strategies.annealing.squeeze import COLD, HIGHEST_PRICE, LEAST_RECOMPUTATIONS
 from remat_cli.strategies.engine import Engine
 
 _TRIALS = 8
@@ -35,18 +36,14 @@ _SLICES = 8
 """Slices of a walk. Untuned."""
 _HEATS = (1.0, 0.5)
 """First temperatures of walks, in mean costs of a recomputation. Untuned."""
-_COLD = 0.04
-"""The last temperature of a walk, relative to the first. Untuned."""
 _PRICES = (3.0, 0.3, 1.0)
 """The first prices of a room of excess during one step, relative to the overhead. Untuned: on `segnet` and
 `inception-v3` low prices end lower, or not within the budget (single runs, not kept)."""
-_CHEAPEST, _DEAREST = 1.0, 300.0
-"""The lowest and the highest price when a walk goes on. Untuned."""
+_LOWEST_PRICE = 1.0
+"""The lowest price when a walk goes on. Untuned."""
 _DIGITS = 6
 """Results whose costs, as shares of C0, agree in so many digits are taken for one."""
 _LEAST_OVERHEAD = 1e-4
-_GUESS = 20
-"""Least number of recomputations to divide the overhead by. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +132,7 @@ class Repair(Engine):
 
     def _go_on(self, result: _Result, share: float) -> None:
         """A walk from ``result``; what it ends with may be the best."""
-        ended = self._walk(result.computes, min(_DEAREST, max(_CHEAPEST, result.price)), share)
+        ended = self._walk(result.computes, min(HIGHEST_PRICE, max(_LOWEST_PRICE, result.price)), share)
         if self.best is None or ended.cost < self.best.cost or math.isinf(self.best.cost):
             self.best = ended
 
@@ -154,13 +151,13 @@ class Repair(Engine):
         overhead = max(cost_of(graph, start) / (graph.total_cost or 1.0) - 1, _LEAST_OVERHEAD)
         problem = Problem.of(graph, incumbent.budget_bytes - graph.fixed_memory)
         walk = Walk.of(problem, start, self.rng.getrandbits(31), price * overhead)
-        heat = self.rng.choice(_HEATS) * overhead / max(_GUESS, len(start) - len(graph.nodes))
+        heat = self.rng.choice(_HEATS) * overhead / max(LEAST_RECOMPUTATIONS, len(start) - len(graph.nodes))
         moves = max(1, round(share * slice_moves(len(graph.nodes))))
         for part in range(_SLICES):
             if incumbent.context.control.stopping():
                 break
             incumbent.report("repair")
-            walk.advance(moves, heat * _COLD ** (part / _SLICES), heat * _COLD ** ((part + 1) / _SLICES))
+            walk.advance(moves, heat * COLD ** (part / _SLICES), heat * COLD ** ((part + 1) / _SLICES))
         self.runs += 1
         for computes in (walk.best, walk.last):
             if computes is not None:

@@ -24,15 +24,15 @@ _SLICES = 4
 """Slices of a run, each about half a second on large graphs. Untuned."""
 _HEATS = (1.0, 0.3, 3.0)
 """First temperatures of consecutive runs, in mean costs of a recomputation. Untuned."""
-_COLD = 0.04
+COLD = 0.04
 """The last temperature of a run, relative to the first. Untuned."""
 _AIMS = (0.0, 0.5, 0.9)
 """Target peaks of consecutive runs, from the floor (0) to the smallest peak so far (1). Untuned."""
 _LEAST_OVERHEAD = 0.02
 """Overhead to scale prices and temperatures by while there is less; a share of C0. Untuned."""
-_PRICE, _DEAREST = 3.0, 300.0
+_PRICE, HIGHEST_PRICE = 3.0, 300.0
 """The first and the highest price of a room of excess during one step, relative to the overhead. Untuned."""
-_GUESS = 20
+LEAST_RECOMPUTATIONS = 20
 """Least number of recomputations to divide the overhead by. Untuned."""
 
 
@@ -75,7 +75,7 @@ def squeeze(
         control.report(Progress("looking for the least peak"))
         aim = floor_bytes + math.floor(_AIMS[idle % len(_AIMS)] * (lowest - floor_bytes))
         overhead = max(_overhead(graph, state), _LEAST_OVERHEAD)
-        heat = _HEATS[runs % len(_HEATS)] * overhead / max(_GUESS, len(state) - len(graph.nodes))
+        heat = _HEATS[runs % len(_HEATS)] * overhead / max(LEAST_RECOMPUTATIONS, len(state) - len(graph.nodes))
         walk = _walk(graph, aim, state, rng.getrandbits(31), price * overhead, heat, control)
         runs, idle = runs + 1, idle + 1
         for computes in (walk.last, walk.best):
@@ -83,7 +83,7 @@ def squeeze(
             if sequence and (height := peak(graph, sequence)) < lowest:
                 best, lowest, idle = sequence, height, 0
                 offer(sequence)
-        price = min(_DEAREST, max(_PRICE, walk.price / overhead))
+        price = min(HIGHEST_PRICE, max(_PRICE, walk.price / overhead))
         # A walk that goes on from where it ended leaves the valley of the best schedule; every third run returns to it.
         state = best if runs % 3 == 0 else walk.last
     return best
@@ -99,7 +99,7 @@ def _walk(
     for part in range(_SLICES):
         if control.stopping() or walk.best is not None:
             break
-        hot, cold = heat * _COLD ** (part / _SLICES), heat * _COLD ** ((part + 1) / _SLICES)
+        hot, cold = heat * COLD ** (part / _SLICES), heat * COLD ** ((part + 1) / _SLICES)
         walk.advance(slice_moves(len(graph.nodes)), hot, cold)
     return walk
 

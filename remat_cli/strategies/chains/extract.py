@@ -18,11 +18,13 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from remat_cli.errors import StrategyMismatch
+from remat_cli.errors import StrategyMismatch, UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.graph.phases import Training
 from remat_cli.plan.liveness import cost_of
 from remat_cli.tolerances import SUM_ROUNDING
+
+_FEWEST_BLOCKS, _MOST_BLOCKS = 2, 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,3 +321,16 @@ class _Count:
                     dying[until] = dying.get(until, 0) + self.size[v]
             held -= dying.get(i, 0)
         return highest
+
+
+def require_blocks(strategy: str, blocks: int) -> None:
+    """Refuse a number of blocks that makes no chain, or too long a one.
+
+    Raises:
+        UsageError: If it is out of range.
+    """
+    if not _FEWEST_BLOCKS <= blocks <= _MOST_BLOCKS:
+        raise UsageError(
+            f"{strategy}{{blocks={blocks}}}: out of range",
+            hint=f"choose from {_FEWEST_BLOCKS} to {_MOST_BLOCKS}: time grows with the third power of the number",
+        )

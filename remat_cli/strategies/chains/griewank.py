@@ -18,7 +18,7 @@ import numpy as np
 from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy, Task
-from remat_cli.strategies.chains.extract import Chain
+from remat_cli.strategies.chains.extract import Chain, require_blocks
 from remat_cli.strategies.chains.segments import Segments, prefix_sums
 from remat_cli.strategies.chains.tables import Table
 from remat_cli.strategies.incumbent import Incumbent
@@ -29,7 +29,6 @@ _STATES = 4e7
 """Most numbers in a table: 320 MB. Untuned."""
 _BLOCKS = 340
 """Steps that, with as many slots, fill the table; that takes three seconds."""
-_FEWEST_BLOCKS, _MOST_BLOCKS = 2, 2_000
 _ALL_TRIED = 250_000
 """Slots times nodes up to which all numbers of slots are tried. Untuned."""
 _NEAR = 4
@@ -140,11 +139,7 @@ class RevolveHetero(_Griewank):
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
         _Griewank.__post_init__(self)
-        if not _FEWEST_BLOCKS <= self.blocks <= _MOST_BLOCKS:
-            raise UsageError(
-                f"revolve-hetero{{blocks={self.blocks}}}: out of range",
-                hint=f"choose from {_FEWEST_BLOCKS} to {_MOST_BLOCKS}: time grows with the third power of the number",
-            )
+        require_blocks(self.name, self.blocks)
 
     def options(self, slots: int) -> str:
         """Text form of this strategy with ``slots``."""

@@ -25,7 +25,7 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.mip import Bools, Floats, Ints
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Context, Found, Needs, NotFound, Strategy, Task
-from remat_cli.strategies.chains.extract import Chain
+from remat_cli.strategies.chains.extract import Chain, require_blocks
 from remat_cli.strategies.chains.segments import prefix_sums
 from remat_cli.strategies.incumbent import Incumbent
 
@@ -38,7 +38,6 @@ _MOST_STATES = 2.5e8
 """Most numbers of the table: 2 GB. This gives 500 units for chains of up to 700 blocks, and fewer beyond."""
 _BLOCKS = 400
 """With 500 units this takes 600 MB and seven to eight seconds."""
-_FEWEST_BLOCKS, _MOST_BLOCKS = 2, 2_000
 _EXACT = 2.0**50
 _BEYOND = 8
 """If units round bytes up, plans for budgets up to an eighth higher are tried too, because they may fit. Untuned."""
@@ -82,11 +81,7 @@ class Rotor(Strategy):
                 f"{self.name}{{slots={self.slots}}}: out of range",
                 hint="choose slots between 1 and 1000000, such as 500",
             )
-        if not _FEWEST_BLOCKS <= self.blocks <= _MOST_BLOCKS:
-            raise UsageError(
-                f"{self.name}{{blocks={self.blocks}}}: out of range",
-                hint=f"choose from {_FEWEST_BLOCKS} to {_MOST_BLOCKS}: time grows with the third power of the number",
-            )
+        require_blocks(self.name, self.blocks)
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         """Run the programme; if nothing fits, run it with more memory to find the least that has a schedule."""

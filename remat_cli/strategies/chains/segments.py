@@ -13,6 +13,8 @@ from remat_cli.strategies.chains.tables import Dense, Reserved, SegmentArrays, T
 
 WORK_PER_S = 5e8
 """Approximate steps of the innermost loop per second."""
+MOST_LEVELS = 1_000
+"""Most levels of a recursion over visits, whose work grows with their third power."""
 LONGEST_S = 2.0
 """Default time for the programme. Untuned."""
 _STATES = 3e7

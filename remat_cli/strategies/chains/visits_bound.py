@@ -49,10 +49,17 @@ import numpy as np
 from remat_cli.graph.analysis import working_set
 from remat_cli.graph.model import Graph
 from remat_cli.plan.liveness import cost_of
-from remat_cli.strategies.chains.segments import LONGEST_S, Segments, Units, filled, highest_visited, prefix_sums
+from remat_cli.strategies.chains.segments import (
+    LONGEST_S,
+    MOST_LEVELS,
+    Segments,
+    Units,
+    filled,
+    highest_visited,
+    prefix_sums,
+)
 from remat_cli.tolerances import CHAIN_ROUNDING
 
-_MOST_LEVELS = 1_000
 _EXACT = 2.0**50
 _NO_LIMIT = 2**62
 
@@ -83,7 +90,7 @@ class Levels:
         if split < 2:
             return None
         spine, level = dominators(graph, split)
-        if not 2 <= len(spine) <= _MOST_LEVELS:
+        if not 2 <= len(spine) <= MOST_LEVELS:
             return None
         counts: dict[int, int] = {}
         costs, tails, smallest = [], [], []

@@ -14,9 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat_cli.graph.model import Graph
-from remat_cli.strategies.chains.segments import LONGEST_S, Segments, Units, filled, highest_visited, prefix_sums
-
-_MOST_LEVELS = 1_000
+from remat_cli.strategies.chains.segments import (
+    LONGEST_S,
+    MOST_LEVELS,
+    Segments,
+    Units,
+    filled,
+    highest_visited,
+    prefix_sums,
+)
 
 
 def sweeps(graph: Graph, split: int, room: int, *, seconds: float = LONGEST_S) -> tuple[int, ...] | None:
@@ -50,7 +56,7 @@ def sweeps(graph: Graph, split: int, room: int, *, seconds: float = LONGEST_S) -
 
 def _is_chain(graph: Graph, split: int) -> bool:
     """Whether each forward node reads only the one before, may be recomputed, and makes no graph output."""
-    if not 2 <= split <= _MOST_LEVELS or any(graph.producer[v] < split for v in graph.outputs):
+    if not 2 <= split <= MOST_LEVELS or any(graph.producer[v] < split for v in graph.outputs):
         return False
     return all(
         node.recompute and {graph.producer[v] for v in node.inputs} == ({i - 1} if i else set())

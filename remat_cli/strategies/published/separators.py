@@ -15,8 +15,8 @@ from remat_cli.graph.model import Graph
 from remat_cli.strategies.published.tree_decomposition import Bags, merged, min_fill
 
 _STARTS = 8
-_LOOK_EVERY = 256
-"""Nodes placed between two checks of the clock."""
+LOOK_EVERY = 256
+"""Nodes placed, or computes added, between two checks of the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def _row(around: Sequence[set[int]], start: int, widest: int, control: Control) 
     unplaced = iter(range(len(around)))
     node = start
     while True:
-        if len(bags) % _LOOK_EVERY == 0:
+        if len(bags) % LOOK_EVERY == 0:
             control.check()
         bags.append(frozenset({*edge, node}))
         if len(bags[-1]) >= widest:

@@ -22,10 +22,8 @@ from itertools import pairwise
 
 from remat_cli.control import Control
 from remat_cli.graph.model import Graph
-from remat_cli.strategies.published.separators import ends, path_bags
+from remat_cli.strategies.published.separators import LOOK_EVERY, ends, path_bags
 
-_LOOK_EVERY = 256
-"""Computes between two checks of the clock."""
 _DEEPEST = 250
 """Levels of recursion: three calls each, within the thousand that Python allows. The paper's Transformer takes 33."""
 
@@ -248,7 +246,7 @@ class _Maker:
         self.computes.append(node)
         if len(self.computes) > self.longest:
             raise _TooLong
-        if len(self.computes) % _LOOK_EVERY == 0:
+        if len(self.computes) % LOOK_EVERY == 0:
             self.control.check()
 
     def _hold(self, nodes: Iterable[int]) -> None:

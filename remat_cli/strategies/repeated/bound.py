@@ -3,25 +3,7 @@
 The bound of visits lets a level be served for nothing as long as one of its values is in memory. But the backward nodes
 that visit a level read most of what its nodes make, and whatever of that is not kept is computed again.
 
-**Lower bound.** Levels, visits, u, tails and s(l, k) are those of the bound of visits; a visit to a level reads no
-value of a lower one. Let q_r be the cost of the nodes of level r that its visits need of values that
-count, and f_k(h) a number such that every set of values of level k of at most h bytes leaves at least
-that much to compute in level k before all that its visits read is there, even if all other levels are free. Then
-
-    V(l, r, m) >= min of  P_(r-1) - P_l + q_r + V(l, r-1, m)
-                  and, over k in l+1 .. r-1 and h, of  P_k - P_l + V(l, k-1, m) + f_k(h) + V(k, r, m + max(h, s(l, k))).
-
-*Proof.* As there, with k the greatest of the lowest present levels during the visits to l+1 .. r, and t a visit at
-which it is k. When r is visited first, levels l+1 .. r-1 have been computed with their tails since they were absent:
-this gives the first term, which speaks of computations before that visit. Level r was absent too, so what its visits
-read of values that count, and what leads to that, has been computed: q_r, if k = r. Let k < r and, among the visits to
-levels above k, consider the one during which the fewest bytes of values of level k are in memory, h. All visits to
-level k come later, so at least f_k(h) is spent on level k after the first visit. During every visit to a level above k
-these h bytes are there, and so are s(l, k) bytes of the levels l+1 .. k, which may be the same; none of them belongs to
-the working set of the visit. The other two terms speak of levels below k and above k.
-
-f_k is the greatest of some lines, each from a minimum cut at a price per byte (``openers/closure``). First computations
-of forward nodes come before every visit, in document order; so the bound holds for document order.
+The recursion and its proof are in ``docs/mathematics.md``, "Served levels".
 
 Values that are small are no obstacle to keeping a level, but they make s small. So reads of values below a threshold
 are left out, which is a relaxation: schedules stay valid, cost the same, and take no more memory. The highest bound of
