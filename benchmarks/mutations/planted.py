@@ -151,8 +151,8 @@ MILP = (
     _one(
         "milp: big-M one too small",
         "FREE's big-M cuts off schedules with every hazard",
-        "1 + len(others))",
-        "len(others))",
+        "sum(others, 1 - R[t, k]), 1 + len(others)",
+        "sum(others, 1 - R[t, k]), len(others)",
         "milp/test_checkmate.py",
     ),
     _one(

@@ -12,9 +12,9 @@ reader; a node with several outputs may leave some unread, and those must be fre
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyomo.core as pyo
@@ -28,7 +28,7 @@ from remat_cli.mip import Ints, LinearModel
 Expression = Any
 """An expression of Pyomo."""
 Index = tuple[int, ...]
-Relations = Iterator[tuple[Index, Any]]
+Relations = Iterator[tuple[Hashable, Any]]
 """Equations or inequalities between expressions, each with the index under which its constraint has it."""
 
 
@@ -254,9 +254,7 @@ def state(problem: Problem, control: Control) -> Any:
             add("once", equations.once())
         if not frontier and problem.formulation.ordered:
             add("document_order", equations.document_order())
-        hazards = dict(control.watched(equations.hazards()))
-        add("free_at_last_use", equations.free_at_last_use(hazards))
-        add("free_without_hazards", equations.free_without_hazards(hazards))
+        add("freeing", equations.freeing())
         add("usage", equations.usage())
         if problem.formulation.minimize_peak:
             add("peak_usage", equations.peak_usage(model.peak))
@@ -265,13 +263,6 @@ def state(problem: Problem, control: Control) -> Any:
             add("budget", equations.budget())
             model.objective = pyo.Objective(expr=equations.cost())
     return model
-
-
-class Hazards(NamedTuple):
-    """What keeps a value from being freed after a node in a row: their number as an expression, and the most of it."""
-
-    count: Expression
-    most: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,24 +325,21 @@ class _Equations:
         """How often node k runs."""
         return sum(self.R[t, k] for t in range(len(self.problem.rows)))
 
-    def hazards(self) -> Iterator[tuple[Index, Hazards]]:
-        """(5) Node k does not run in row t, value v is kept into the next row, or a later node of the row reads it."""
+    def freeing(self) -> Relations:
+        """(5), (7b), (7c) A value is freed after a node exactly if there is no hazard.
+
+        Hazards are that node k does not run in row t, that value v is kept into the next row, and that a later node of
+        the row reads it. The two relations of a variable FREE follow each other: HiGHS branches better than if all of
+        one kind come first: ``linear{n=16}`` at 40% takes 20 s instead of 36 s (single runs, not kept).
+        """
         graph, R, S, rows = self.problem.graph, self.R, self.S, self.problem.rows
-        for t, v, k in self.FREE:
+        for (t, v, k), free in self.FREE.items():
             others = [R[t, j] for j in graph.readers[v] if k < j < rows[t].width]
             if (t + 1, v) in S:
                 others.append(S[t + 1, v])
-            yield (t, v, k), Hazards(sum(others, 1 - R[t, k]), 1 + len(others))
-
-    def free_at_last_use(self, hazards: dict[Index, Hazards]) -> Relations:
-        """(7b) A value is freed after a node if there is no hazard."""
-        for index, hazard in hazards.items():
-            yield index, 1 - self.FREE[index] <= hazard.count
-
-    def free_without_hazards(self, hazards: dict[Index, Hazards]) -> Relations:
-        """(7c) A value is not freed after a node if there is a hazard."""
-        for index, hazard in hazards.items():
-            yield index, hazard.most * (1 - self.FREE[index]) >= hazard.count
+            hazards, most = sum(others, 1 - R[t, k]), 1 + len(others)
+            yield (t, v, k, "7b"), free + hazards >= 1
+            yield (t, v, k, "7c"), most * (1 - free) >= hazards
 
     def usage(self) -> Relations:
         """(2), (3) Memory after a node: that after the node before, minus what was freed then, plus its outputs."""

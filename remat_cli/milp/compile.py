@@ -84,10 +84,10 @@ def compile_model(stated: Any) -> CompiledModel:
     """
     with without_garbage_collection():
         variables: list[Any] = []
-        places: list[tuple[str, Any]] = []
+        components: list[tuple[str, int, list[Any]]] = []  # name, number of the first variable, indices
         for component in stated.component_objects(pyo.Var):
+            components.append((component.name, len(variables), list(component)))
             variables.extend(component.values())
-            places.extend((component.name, index) for index in component)
         terms = _Terms({id(variable): number for number, variable in enumerate(variables)})
         objective = next(stated.component_data_objects(pyo.Objective, active=True))
         offset = terms.add_objective(objective.expr)
@@ -105,15 +105,18 @@ def compile_model(stated: Any) -> CompiledModel:
         compiled = _compiled(variables, terms, offset, rhs, kind_of, rows_of)
         # By component and index, not by variable: a variable has no name once the model of Pyomo is gone.
         numbers = [terms.number_of[key] for key in compiled.column_of]
-        names = Names(numbers, lambda number: _name(*places[number]))
+        names = Names(numbers, lambda number: _name(components, number))
         return replace(compiled, model=replace(compiled.model, column_names=names))
 
 
-def _name(component: str, index: Any) -> str:
+def _name(components: Sequence[tuple[str, int, Sequence[Any]]], number: int) -> str:
     """``R[3,2]``, as Pyomo calls its variables."""
+    name, first, indices = next(component for component in reversed(components) if component[1] <= number)
+    index = indices[number - first]
     if index is None:
-        return component
-    return f"{component}[{','.join(map(str, index))}]" if isinstance(index, tuple) else f"{component}[{index}]"
+        return str(name)
+    parts = index if isinstance(index, tuple) else (index,)
+    return f"{name}[{','.join(map(str, parts))}]"
 
 
 @dataclass(slots=True)

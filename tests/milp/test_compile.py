@@ -95,8 +95,8 @@ def test_every_equation_is_a_constraint_that_reads_like_the_paper() -> None:
     assert (3, 4) in reads
     assert shown["dependencies[5,4,3]"] == "R[5,4]  <=  R[5,3] + S[5,3]"
     assert shown["retention[5,3]"] == "S[5,3]  <=  R[4,3] + S[4,3]"
-    assert shown["free_at_last_use[4,3,4]"] == "1 - FREE[4,3,4]  <=  1 - R[4,4] + S[5,3]"
-    assert shown["free_without_hazards[4,3,4]"] == "1 - R[4,4] + S[5,3]  <=  2*(1 - FREE[4,3,4])"
+    assert shown["freeing[4,3,4,7b]"] == "1  <=  1 - R[4,4] + S[5,3] + FREE[4,3,4]"
+    assert shown["freeing[4,3,4,7c]"] == "1 - R[4,4] + S[5,3]  <=  2*(1 - FREE[4,3,4])"
     assert shown["usage[2,0]"] == "U[2,0]  ==  S[2,0] + S[2,1] + R[2,0]"
 
 
