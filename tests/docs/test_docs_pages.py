@@ -13,6 +13,11 @@ from remat_cli.errors import ExitCode
 from remat_cli.version import __version__
 
 TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
+SOURCES = [
+    path.relative_to(ROOT).as_posix()
+    for folder in ("remat_cli", "tests", "benchmarks", "docs")
+    for path in (ROOT / folder).rglob("*.py")
+]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
@@ -66,7 +71,7 @@ def test_every_page_can_be_reached():
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_a_page_names_are_there(page):
     for name in re.findall(r"`([\w.]+/[\w./]+\.py)`", page.read_text(encoding="utf-8")):
-        assert any((folder / name).is_file() for folder in (ROOT, ROOT / "remat_cli")), f"{page.name}: {name}"
+        assert any(f"/{path}".endswith(f"/{name}") for path in SOURCES), f"{page.name}: {name}"
 
 
 def test_pages_link_to_the_glossary():
