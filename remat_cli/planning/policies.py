@@ -20,8 +20,8 @@ from remat_cli.planning.solved import Solved
 from remat_cli.planning.solving import solve
 from remat_cli.planning.warm_start import WarmStart
 from remat_cli.strategies.base import Found, Schedule, Task
-from remat_cli.strategies.tools.saved_values import SaveOnly
-from remat_cli.strategies.tools.whole_modules import EveryNLayers, chosen_from, layers_of
+from remat_cli.strategies.policies.saved_values import SaveOnly
+from remat_cli.strategies.policies.whole_modules import EveryNLayers, chosen_from, layers_of
 from remat_cli.units import Budget, as_budget
 
 _CLASS_SHARE, _OTHERS_SHARE = 0.4, 0.2

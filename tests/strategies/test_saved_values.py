@@ -16,9 +16,9 @@ from remat_cli.plan.liveness import cost_of, heights
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.registry import solver_from_spec
 from remat_cli.strategies.base import Context, Found, NotFound, Task
+from remat_cli.strategies.policies.saved_values import SaveOnly
 from remat_cli.strategies.published.min_cut import recomputed_once
 from remat_cli.strategies.registry import strategy_from_spec
-from remat_cli.strategies.tools.saved_values import SaveOnly
 
 
 def tagged(rng: random.Random) -> Graph:

@@ -19,7 +19,7 @@ from remat_cli.plan.liveness import cost_of, heights
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.registry import solver_from_spec
 from remat_cli.strategies.base import Context, Found, NotFound, Task
-from remat_cli.strategies.tools.whole_modules import EveryNLayers, ModuleCheckpoint, chosen_from, every, layers_of
+from remat_cli.strategies.policies.whole_modules import EveryNLayers, ModuleCheckpoint, chosen_from, every, layers_of
 
 
 def modular(rng: random.Random, layers: int) -> Graph:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from remat_cli.errors import LimitReached, UsageError
 from remat_cli.graph.tags import Tagged
@@ -16,8 +16,33 @@ from remat_cli.registry import suggestion
 from remat_cli.solvers.base import Termination
 from remat_cli.strategies.base import Bound, Context, Found, Needs, NotFound, Schedule, Strategy, Task
 from remat_cli.strategies.published.min_cut import cheapest_cut, cost_limits
-from remat_cli.strategies.tools.over_budget import highest_steps
 from remat_cli.tolerances import SAME_COST
+
+AnyStep = TypeVar("AnyStep")
+_MOST = 12
+"""Steps that get a row at a time: the highest of as many stretches of steps. Untuned."""
+
+
+def highest_steps(steps: Sequence[AnyStep], levels: Sequence[int], budget: int) -> set[AnyStep]:
+    """Steps above the budget: the highest of each stretch of them, and of those the highest.
+
+    Args:
+        steps: The steps.
+        levels: Bytes in use during each.
+        budget: Bytes.
+    """
+    tops: list[tuple[int, int]] = []
+    inside = False
+    for k, level in enumerate(levels):
+        if level <= budget:
+            inside = False
+        elif not inside:
+            tops.append((level, k))
+            inside = True
+        elif level > tops[-1][0]:
+            tops[-1] = level, k
+    return {steps[k] for _, k in sorted(tops, reverse=True)[:_MOST]}
+
 
 BEST = "best"
 _COARSE = 0.01

@@ -16,7 +16,7 @@ from remat_cli.plan.model import Scope
 from remat_cli.registry import suggestion
 from remat_cli.solvers.base import Outcome, Termination
 from remat_cli.strategies.base import Bound, Context, Found, Needs, NotFound, Schedule, Strategy, Task
-from remat_cli.strategies.tools.over_budget import highest_steps
+from remat_cli.strategies.policies.saved_values import highest_steps
 
 _BEST = "best"
 _PLAIN = re.compile(r"[\w./+-]+")

@@ -1,0 +1,1 @@
+"""The checkpointing policies of PyTorch, JAX and Keras: whole modules or layers, and operations by name."""
