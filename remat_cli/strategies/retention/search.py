@@ -243,8 +243,8 @@ class Merging(Engine):
     Attributes:
         most: Most steps to merge; adapts to what the solver finishes in its time.
         done: The steps of the last merge that the solver finished; without new steps there is nothing to do.
-        crowded: Adds schedules to the pool that cost no more than the bound but may exceed the budget.
-        crowded_s: Seconds for its next turn; doubles while it is too short.
+        stage_cuts: Adds schedules to the pool that cost no more than the bound but may exceed the budget.
+        cut_s: Seconds for its next turn; doubles while it is too short.
         pool: Where other engines put their schedules.
     """
 
@@ -252,8 +252,8 @@ class Merging(Engine):
 
     most: int = _FIRST_STEPS
     done: frozenset[tuple[int, int]] = frozenset()
-    crowded: StageCuts | None = None
-    crowded_s: float = _CUT_S
+    stage_cuts: StageCuts | None = None
+    cut_s: float = _CUT_S
 
     pool: Pool = field(init=False)
 
@@ -277,14 +277,14 @@ class Merging(Engine):
         """Solve for one more bottleneck stage: for a better bound, and for recomputations to merge."""
         if self.incumbent.over():
             return
-        if self.crowded is None:
-            self.crowded = stage_cuts_of(self.incumbent)
-        control = self.incumbent.step(self.crowded_s, _CUT_SHARE)
-        computes = self.crowded.run(control)
+        if self.stage_cuts is None:
+            self.stage_cuts = stage_cuts_of(self.incumbent)
+        control = self.incumbent.step(self.cut_s, _CUT_SHARE)
+        computes = self.stage_cuts.run(control)
         if computes is not None:
             self.pool.add(computes)
         elif control.out_of_time():
-            self.crowded_s *= 2
+            self.cut_s *= 2
 
     def _at_readers(self, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """For every node of ``steps`` the stages of its readers, where it may be recomputed instead."""
