@@ -22,7 +22,10 @@ def aot(
         fw_compiler=compiler,
         bw_compiler=compiler,
         partition_fn=partition,
-        decompositions={torch.ops.aten.native_dropout_backward.default: dropout_backward},
+        decompositions={
+            torch.ops.aten.native_dropout_backward.default: dropout_backward,
+            torch.ops.aten.native_layer_norm_backward.default: layer_norm_backward,
+        },
     )
     return backend(graph_module, inputs)
 
@@ -34,6 +37,20 @@ def dropout_backward(gradient: Tensor, mask: Tensor, scale: float) -> Tensor:
     sums. And a plan sees the first product, which the kernel holds beside the second one.
     """
     return gradient * mask * scale
+
+
+def layer_norm_backward(gradient: Tensor, normalized: Tensor, *rest: Any) -> Any:
+    """The gradients of a layer norm, from contiguous copies, which PyTorch's kernel makes where it has to.
+
+    The kernel's results are contiguous. Without data, PyTorch takes them to lie as ``gradient`` does, and a copy into
+    that layout would change the order of later sums. And a plan sees the copies, which the kernel holds while it runs.
+    """
+    import torch
+
+    if gradient.is_contiguous() and normalized.is_contiguous():
+        return NotImplemented  # nothing to copy: the operator stays as it is
+    operator = torch.ops.aten.native_layer_norm_backward.default
+    return operator(gradient.contiguous(), normalized.contiguous(), *rest)
 
 
 def min_cut(joint: GraphModule, joint_inputs: Any, **options: Any) -> tuple[GraphModule, GraphModule]:
