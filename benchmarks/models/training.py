@@ -172,12 +172,12 @@ class Fitted:
         import remat_cli
         from remat_cli.api import fitting as api
         from remat_cli.frontends.torch.capturing.costs import cost_model
-        from remat_cli.frontends.torch.training import fitting
+        from remat_cli.frontends.torch.training import module_plans
 
         self.plans: list[Any] = []
         self.flops: dict[str, float] = {}
         self.owner = subject.copied()
-        lower = fitting.lower
+        lower = module_plans.lower
 
         def solved(_given: Any, result: Any) -> None:
             self.plans.append(result.plan)
@@ -190,7 +190,7 @@ class Fitted:
         started = time.perf_counter()
         with (
             _noted(api, "solve", solved),
-            _noted(fitting, "lower", lowered),
+            _noted(module_plans, "lower", lowered),
             warnings.catch_warnings(record=True) as said,
         ):
             warnings.simplefilter("always")

@@ -26,7 +26,7 @@ from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_size
 
 if TYPE_CHECKING:
-    from remat_cli.frontends.torch.training.fitting import Unknown
+    from remat_cli.frontends.torch.training.module_plans import Unknown
     from remat_cli.frontends.torch.training.report import Fitted
 
 AUTO = "auto"
@@ -97,9 +97,9 @@ def fit(
             gets another value. ``()`` is for a loop that has only its loss by then, as that of a trainer. If another
             result is still there, a warning says so, and the next step has a plan that counts it.
         loss: From what the module returns to the loss, as the loop computes it: ``lambda logits: cross_entropy(logits,
-            labels)``. It is called once, on results without numbers, to learn how much memory it takes and which
-            results take a gradient; the loop goes on to compute its own. Without it, a loss outside of the module is
-            assumed to take three times what it reads, as cross entropy does.
+            labels)``. It is called to learn how much memory it takes and which results take a gradient: on a CPU on
+            results with random numbers, else without numbers. The loop goes on to compute its own. Without it, a loss
+            outside of the module is assumed to take three times what it reads, as cross entropy does.
         buckets: Lengths, such as ``[128, 256, 512]``, for which plans are made beforehand. The length of a batch is its
             second dimension. A batch between two of them runs by the plan of the next larger one, or a cheaper one that
             fits, so no search interrupts the training.
@@ -116,7 +116,9 @@ def fit(
     Raises:
         Infeasible: If no plan of the module with this batch fits.
         LimitReached, Interrupted: If the search has to stop before it has found a plan.
-        CaptureFailed, FrameworkUnavailable, UsageError: As their names say.
+        CaptureFailed: If the module cannot be captured, or nothing of it can be planned.
+        FrameworkUnavailable: If PyTorch is missing.
+        UsageError: If an argument is wrong, or the module cannot be called with the batch.
     """
     require_order(batch, budget)
     options = options_of(options, SolveOptions(time_limit_s=TIME_LIMIT_S))
@@ -130,62 +132,85 @@ def fit(
         options = replace(options, host=Host.of(host) if isinstance(host, str) else host)
     if loss is not None:
         _require_loss(loss, returns, buckets)
-    asked = None if isinstance(budget, str) and budget.strip().lower() == AUTO else as_training_budget(budget)
-    kept = as_size(reserve, "reserve")
+    auto = isinstance(budget, str) and budget.strip().lower() == AUTO
+    named_budget = None if auto else as_training_budget(budget)
+    reserve_bytes = as_size(reserve, "reserve")
     if not isinstance(buckets, Iterable):
         raise wrong_type("buckets", buckets, "lengths such as [128, 256]")
-    ends = sorted({as_whole(end, "buckets") for end in buckets}, reverse=True)
+    lengths = sorted({as_whole(length, "buckets") for length in buckets}, reverse=True)
     as_text(cost, "cost")
     as_text(compiler, "compiler")
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
     from remat_cli.frontends.torch.training.arguments import require_batch, require_module, require_results
-    from remat_cli.frontends.torch.training.first_batch import fit_first_call
+    from remat_cli.frontends.torch.training.distributed import inside, require_whole
     from remat_cli.frontends.torch.training.fitting import MEASURED
-    from remat_cli.frontends.torch.training.free import free_budget
-    from remat_cli.frontends.torch.training.processes import inside, is_first, least_of_all, require_whole
+    from remat_cli.frontends.torch.training.module_call import fit_first_call
 
     require_module(module, batch)
     require_results(returns)
     part = inside(module)
     require_whole(part)
-    folder = None if cost == MEASURED else plan_folder(cache)  # no two measurements are the same
+    request = _Request(
+        budget=named_budget,
+        options=options,
+        folder=None if cost == MEASURED else plan_folder(cache),  # no two measurements are the same
+        lengths=lengths,
+        arguments={
+            "cost": cost,
+            "reserve_bytes": reserve_bytes,
+            "unknown": unknown,
+            "returns": returns,
+            "holds": holds,
+            "loss": loss,
+            "compiler": compiler,
+        },
+    )
+    if batch is None:
+        fit_first_call(part, door(partial(request.fit, part)))
+    else:
+        require_batch(batch)
+        request.fit(part, batch)
+    return module
 
-    def fit_now(batch: Any) -> None:
-        announcer = Announcer.of(part, quiet=not is_first())
-        given = asked
-        if given is None:
-            given, announcer.note = free_budget(part, batch, least_of_all)
-        planner = CachedPlanner(given, options, folder, kept, announcer=announcer)
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a call of ``fit`` asks for, checked.
+
+    Attributes:
+        budget: The budget; None for ``auto``.
+        options: How to solve.
+        folder: Folder of plans; None for none.
+        lengths: Lengths of batches for which plans are made beforehand, the longest first.
+        arguments: The options of ``fit_module``.
+    """
+
+    budget: Budget | None
+    options: SolveOptions
+    folder: Path | None
+    lengths: Sequence[int]
+    arguments: Mapping[str, Any]
+
+    def fit(self, module: Any, batch: Any) -> None:
+        """Fit ``module``, and say what came of it."""
+        from remat_cli.frontends.torch.training.arguments import free_budget
+        from remat_cli.frontends.torch.training.distributed import is_first, least_of_all
+
+        announcer = Announcer.of(module, quiet=not is_first())
+        budget = self.budget
+        if budget is None:
+            budget, announcer.note = free_budget(module, batch, least_of_all)
+        reserve_bytes = self.arguments["reserve_bytes"]
+        planner = CachedPlanner(budget, self.options, self.folder, reserve_bytes, announcer=announcer)
         with announcer.until_done():
-            _fit_together(
-                part,
-                batch,
-                planner,
-                ends,
-                {
-                    "cost": cost,
-                    "reserve_bytes": kept,
-                    "unknown": unknown,
-                    "returns": returns,
-                    "holds": holds,
-                    "loss": loss,
-                    "compiler": compiler,
-                },
-            )
+            _fit_together(module, batch, planner, self.lengths, self.arguments)
         # Errors that were caught on the way may be in cycles, and their tracebacks hold the variables of all callers.
         # In a first call these are what a loop has of its results, which is to be gone by the backward pass.
         gc.collect()
-        announcer.fitted(fitted(part))
-        planner.tells = True
-
-    if batch is None:
-        fit_first_call(part, door(fit_now))
-    else:
-        require_batch(batch)
-        fit_now(batch)
-    return module
+        announcer.fitted(fitted(module))
+        planner.announces_each = True
 
 
 def _require_loss(loss: Any, returns: Any, buckets: Sequence[int]) -> None:
@@ -209,24 +234,24 @@ def _require_loss(loss: Any, returns: Any, buckets: Sequence[int]) -> None:
 
 
 def _fit_together(
-    module: Any, batch: Any, planner: CachedPlanner, ends: Sequence[int], arguments: Mapping[str, Any]
+    module: Any, batch: Any, planner: CachedPlanner, lengths: Sequence[int], arguments: Mapping[str, Any]
 ) -> None:
-    """Fit ``module`` in all processes at once: for batches of the lengths ``ends``, the longest first, then its own."""
+    """Fit ``module`` in all processes at once: for batches of ``lengths``, the longest first, then for its own."""
+    from remat_cli.frontends.torch.training.arguments import buffer_bytes, stretched
+    from remat_cli.frontends.torch.training.distributed import SharedPlanner, processes
     from remat_cli.frontends.torch.training.fitting import fit_module
-    from remat_cli.frontends.torch.training.in_place import unchanged_on_error
-    from remat_cli.frontends.torch.training.lengths import buffer_bytes, stretched
-    from remat_cli.frontends.torch.training.processes import SharedPlanner, processes
+    from remat_cli.frontends.torch.training.module_call import unchanged_on_error
 
-    shared = SharedPlanner(planner, planner.made.append)
-    # Graphs that come in training count buffers twice, see ``fit_module``.
-    more = dict(arguments) | {"reserve_bytes": arguments["reserve_bytes"] + buffer_bytes(module)}
+    shared = SharedPlanner(planner, planner.plans.append)
+    # Graphs that come in training count buffers twice, since there these cannot be distinguished from inputs.
+    ahead = dict(arguments) | {"reserve_bytes": arguments["reserve_bytes"] + buffer_bytes(module)}
     with unchanged_on_error(module), shared.together() if processes() > 1 else contextlib.nullcontext():
         # The longest first: a percentage is of what the first batch needs.
-        for other in stretched(batch, ends):
-            fit_module(module, other, shared, **more)
-        planner.carries = bool(ends)
+        for other in stretched(batch, lengths):
+            fit_module(module, other, shared, **ahead)
+        planner.reuses = bool(lengths)
         fit_module(module, batch, shared, **arguments)
-    planner.carries, planner.foresees = True, bool(ends)
+    planner.reuses, planner.plans_ahead = True, bool(lengths)
     planner.searches = arguments["unknown"] != "error"
 
 
@@ -244,11 +269,11 @@ def fitted(module: Any) -> Fitted | None:
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
-    from remat_cli.frontends.torch.training.in_place import report_of
-    from remat_cli.frontends.torch.training.processes import inside
+    from remat_cli.frontends.torch.training.distributed import inside
+    from remat_cli.frontends.torch.training.module_call import report_of
 
-    found: Fitted | None = report_of(inside(module))
-    return found
+    report: Fitted | None = report_of(inside(module))
+    return report
 
 
 @door
@@ -262,10 +287,10 @@ def unfit(module: Any) -> Any:
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
-    from remat_cli.frontends.torch.training import in_place
-    from remat_cli.frontends.torch.training.processes import inside
+    from remat_cli.frontends.torch.training import module_call
+    from remat_cli.frontends.torch.training.distributed import inside
 
-    in_place.unfit(inside(module))
+    module_call.unfit(inside(module))
     return module
 
 
@@ -280,10 +305,11 @@ def plans_of(module: Any) -> tuple[Plan, ...]:
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
-    from remat_cli.frontends.torch.training import in_place
-    from remat_cli.frontends.torch.training.processes import inside
+    from remat_cli.frontends.torch.training import module_call
+    from remat_cli.frontends.torch.training.distributed import inside
 
-    return in_place.plans_of(inside(module))
+    plans: tuple[Plan, ...] = module_call.plans_of(inside(module))
+    return plans
 
 
 def plan_folder(cache: str | Path | None) -> Path | None:
@@ -303,12 +329,12 @@ class CachedPlanner:
         folder: Folder of the plans; None for no cache.
         state_bytes: Bytes of the graphs' fixed memory that are allocated only after the first step.
         budget_bytes: The budget in bytes, once it is settled.
-        carries: Whether a plan for a larger form of a graph is taken, if it fits, instead of searching for one.
+        reuses: Whether a plan for a larger form of a graph is taken, if it fits, instead of searching for one.
         searches: Whether to search for a plan if there is none.
-        foresees: Whether plans have been made for graphs that come later.
-        made: The plans made so far.
+        plans_ahead: Whether plans have been made for graphs that come later.
+        plans: The plans made so far.
         announcer: Tells the user of searches; None for nobody.
-        tells: Whether plans are told of one by one.
+        announces_each: Whether plans are announced one by one.
     """
 
     budget: Budget
@@ -316,12 +342,12 @@ class CachedPlanner:
     folder: Path | None
     state_bytes: int = 0
     budget_bytes: int | None = None
-    carries: bool = False
+    reuses: bool = False
     searches: bool = True
-    foresees: bool = False
-    made: list[Plan] = field(default_factory=list, repr=False)
+    plans_ahead: bool = False
+    plans: list[Plan] = field(default_factory=list, repr=False)
     announcer: Announcer | None = field(default=None, repr=False)
-    tells: bool = False
+    announces_each: bool = False
 
     def settle(self, graphs: Sequence[Graph]) -> int:
         """Turn the budget into bytes, for all graphs from now on: a percentage is of the largest peak of ``graphs``.
@@ -362,9 +388,9 @@ class CachedPlanner:
         """
         if self.announcer is None:
             return self._within(graph)
-        with self.announcer.planning(graph, again=self.tells):
+        with self.announcer.planning(graph, again=self.announces_each):
             plan = self._within(graph)
-        if self.tells and not self.foresees:
+        if self.announces_each and not self.plans_ahead:
             self.announcer.planned(graph, plan)
         return plan
 
@@ -400,7 +426,7 @@ class CachedPlanner:
             hint="take a larger budget",
         )
 
-    def always(self, graph: Graph) -> Plan:
+    def search(self, graph: Graph) -> Plan:
         """A plan of ``graph``, if necessary by a search."""
         before, self.searches = self.searches, True
         try:
@@ -411,18 +437,18 @@ class CachedPlanner:
     def planned(self, graph: Graph, budget_bytes: int) -> Plan:
         """A plan of ``graph`` that peaks at ``budget_bytes`` at most: a cached one, a carried one, or a new one."""
         plan = self._kept_or_new(graph, budget_bytes)
-        self.made.append(plan)
+        self.plans.append(plan)
         return plan
 
     def _kept_or_new(self, graph: Graph, budget_bytes: int) -> Plan:
-        found = carried(graph, self.made, budget_bytes) if self.carries else None
-        if found is not None:
-            return found
+        larger = carried(graph, self.plans, budget_bytes) if self.reuses else None
+        if larger is not None:
+            return larger
         if not self.searches:
             raise UsageError("no plan that was made beforehand is for a graph of this form, or fits")
         cache = None if self.folder is None else PlanCache(self.folder, final=True)
-        heard = None if self.announcer is None else partial(self.announcer.progress, graph)
+        listener = None if self.announcer is None else partial(self.announcer.progress, graph)
         try:
-            return solve(graph, budget_bytes, self.options, cache=cache, listener=heard).plan
+            return solve(graph, budget_bytes, self.options, cache=cache, listener=listener).plan
         except (Infeasible, LimitReached) as error:
             raise type(error)(in_fit(error.message), hint=in_fit(error.hint)) from None

@@ -13,7 +13,7 @@ from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.capturing.costs import cost_model
 from remat_cli.frontends.torch.inductor.partitioner import Partitioner, settings_with
 from remat_cli.frontends.torch.training.backend import Compiled, finder_of, no_plan
-from remat_cli.frontends.torch.training.compiled import costed, device_of, finder
+from remat_cli.frontends.torch.training.inductor_backend import costed, device_of, finder
 from remat_cli.graph.io import graph_sha256
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.planning.options import SolveOptions

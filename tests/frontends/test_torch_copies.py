@@ -27,7 +27,7 @@ from remat_cli.frontends.torch.measuring.memory import live_storages
 from remat_cli.frontends.torch.measuring.operations import place_tensors
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.training.fitting import fit_module
-from remat_cli.frontends.torch.training.in_place import report_of
+from remat_cli.frontends.torch.training.module_call import report_of
 from remat_cli.graph.model import Graph, Node
 from remat_cli.kernels import compiling
 from remat_cli.plan.check import check

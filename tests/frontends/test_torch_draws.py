@@ -13,7 +13,7 @@ from torch import nn
 
 from remat_cli.api import SolveOptions, fit
 from remat_cli.frontends.torch.capturing.random_state import starts
-from remat_cli.frontends.torch.training.in_place import report_of
+from remat_cli.frontends.torch.training.module_call import report_of
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),

@@ -18,7 +18,7 @@ from remat_cli.errors import CaptureFailed, Infeasible, LimitReached, UsageError
 from remat_cli.frontends.torch.executing.forward_backward import forward_backward
 from remat_cli.frontends.torch.training import backend as training
 from remat_cli.frontends.torch.training.fitting import fit_module
-from remat_cli.frontends.torch.training.in_place import report_of
+from remat_cli.frontends.torch.training.module_call import report_of
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.model import Compute
 

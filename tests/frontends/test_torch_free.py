@@ -13,7 +13,7 @@ from torch import nn
 import remat_cli
 from remat_cli.errors import UsageError
 from remat_cli.frontends.available import available_bytes
-from remat_cli.frontends.torch.training import free
+from remat_cli.frontends.torch.training import arguments
 from remat_cli.frontends.torch.training.arguments import Arguments
 from remat_cli.planning.options import SolveOptions
 from remat_cli.units import parse_budget
@@ -33,21 +33,21 @@ OWN = 4 * (64 * 65 + 65)
 
 def test_on_a_cpu_it_is_what_the_system_has_and_what_is_there_already(monkeypatch):
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    monkeypatch.setattr(free, "available_bytes", lambda: 3 * GB)
+    monkeypatch.setattr(arguments, "available_bytes", lambda: 3 * GB)
     x = torch.ones(16, 64)
-    budget, told = free.free_budget(module(), Arguments((x,), {"same": x.T}))
+    budget, told = arguments.free_budget(module(), Arguments((x,), {"same": x.T}))
     assert budget.bytes_for(0) == 3 * GB + OWN + 16 * 64 * 4
     assert told == "budget auto: 3 GB of memory available, 21 kB of the module and its batch"
     assert parse_budget(budget.text) == budget
 
 
 def test_processes_of_one_machine_share_what_is_available(monkeypatch):
-    monkeypatch.setattr(free, "available_bytes", lambda: 3 * GB)
+    monkeypatch.setattr(arguments, "available_bytes", lambda: 3 * GB)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    budget, told = free.free_budget(module(), torch.ones(16, 64), least=lambda size: min(size, 2 * GB))
+    budget, told = arguments.free_budget(module(), torch.ones(16, 64), least=lambda size: min(size, 2 * GB))
     assert budget.bytes_for(0) == 1.5 * GB + OWN + 16 * 64 * 4
     assert "1.5 GB of memory available to each of 2 processes" in told
-    assert free.free_budget(module(), None, least=lambda size: 5)[0].bytes_for(0) == 5
+    assert arguments.free_budget(module(), None, least=lambda size: 5)[0].bytes_for(0) == 5
 
 
 def test_on_cuda_it_is_what_is_free_what_pytorch_holds_unused_and_what_is_there_already(monkeypatch):
@@ -57,10 +57,10 @@ def test_on_cuda_it_is_what_is_free_what_pytorch_holds_unused_and_what_is_there_
     figures = {"mem_get_info": (20 * GB, 80 * GB), "memory_reserved": 9 * GB, "memory_allocated": 7 * GB}
     for name, figure in figures.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, figure=figure: figure if device == where else None)
-    monkeypatch.setattr(free, "storage", id)
+    monkeypatch.setattr(arguments, "storage", id)
     fake = SimpleNamespace(parameters=lambda: [on_device, on_device], buffers=list)
-    monkeypatch.setattr(free, "leaves", lambda batch: [("", elsewhere)])
-    budget, told = free.free_budget(fake, None)
+    monkeypatch.setattr(arguments, "leaves", lambda batch: [("", elsewhere)])
+    budget, told = arguments.free_budget(fake, None)
     assert budget.bytes_for(0) == 27 * GB
     assert told == (
         "budget auto: 20 GB free on cuda:1, 2 GB that PyTorch holds unused, 5 GB of the module and its batch"
@@ -69,13 +69,13 @@ def test_on_cuda_it_is_what_is_free_what_pytorch_holds_unused_and_what_is_there_
 
 def test_fit_takes_it_and_says_so(monkeypatch, capsys):
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    monkeypatch.setattr(free, "available_bytes", lambda: 40_000)
+    monkeypatch.setattr(arguments, "available_bytes", lambda: 40_000)
     planned, x = module(), torch.randn(16, 64)
     remat_cli.fit(planned, x, "auto", options=FAST, cost="flops", cache="")
     assert remat_cli.fitted(planned).budget_bytes == 40_000 + OWN + 16 * 64 * 4
     said = capsys.readouterr().err
     assert re.search(r"within 61 kB.*; budget auto: 40 kB of memory available, 21 kB of the module and its batch", said)
-    monkeypatch.setattr(free, "available_bytes", lambda: 100)
+    monkeypatch.setattr(arguments, "available_bytes", lambda: 100)
     with pytest.raises(remat_cli.Infeasible):
         remat_cli.fit(module(), x, " Auto", options=FAST, cost="flops", cache="")
 
@@ -84,14 +84,14 @@ def test_it_is_taken_when_training_begins(monkeypatch, capsys):
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     planned, x = module(), torch.randn(16, 64)
     remat_cli.fit(planned, None, "auto", options=FAST, cost="flops", cache="")
-    monkeypatch.setattr(free, "available_bytes", lambda: 50_000)
+    monkeypatch.setattr(arguments, "available_bytes", lambda: 50_000)
     planned(x).sum().backward()
     assert remat_cli.fitted(planned).budget_bytes == 50_000 + OWN + 16 * 64 * 4
     assert "50 kB of memory available" in capsys.readouterr().err
 
 
 def test_a_system_that_does_not_say_asks_for_a_budget(monkeypatch):
-    monkeypatch.setattr(free, "available_bytes", lambda: None)
+    monkeypatch.setattr(arguments, "available_bytes", lambda: None)
     with pytest.raises(UsageError, match="does not say how much memory is free") as refused:
         remat_cli.fit(module(), torch.ones(2, 64), "auto")
     assert '"8GB"' in refused.value.hint

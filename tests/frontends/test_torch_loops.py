@@ -17,7 +17,7 @@ from remat_cli import fit, unfit
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.frontends.torch.executing.forward_backward import forward_backward
 from remat_cli.frontends.torch.training import backend as training
-from remat_cli.frontends.torch.training import in_place
+from remat_cli.frontends.torch.training import module_call
 from remat_cli.frontends.torch.training.fitting import fit_module
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -222,7 +222,7 @@ def test_a_compiled_function_around_it_keeps_the_plan(used):
 
 
 def test_one_form_too_many_is_said_once_and_known_ones_keep_their_plans(used, monkeypatch):
-    monkeypatch.setattr(in_place, "MOST_FORMS", 4)
+    monkeypatch.setattr(module_call, "MOST_FORMS", 4)
     module, plain, _, _ = pair(deep)
     fit_module(module, torch.randn(20, 16), by_hand, unknown="warn")
     with warnings.catch_warnings(record=True) as seen, torch._dynamo.config.patch(recompile_limit=2):
@@ -238,7 +238,7 @@ def test_one_form_too_many_is_said_once_and_known_ones_keep_their_plans(used, mo
 
 
 def test_one_form_too_many_is_an_error(used, monkeypatch):
-    monkeypatch.setattr(in_place, "MOST_FORMS", 1)
+    monkeypatch.setattr(module_call, "MOST_FORMS", 1)
     module, _, inputs, _ = pair(deep)
     fit_module(module, inputs, by_hand)
     with torch._dynamo.config.patch(recompile_limit=1):
@@ -251,7 +251,7 @@ def test_one_form_too_many_is_an_error(used, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # asked for by PyTorch itself
 def test_parts_do_not_count_as_forms(used, monkeypatch):
-    monkeypatch.setattr(in_place, "MOST_FORMS", 3)
+    monkeypatch.setattr(module_call, "MOST_FORMS", 3)
     torch.manual_seed(11)
     module = Broken()
     plain = copy.deepcopy(module)

@@ -7,12 +7,12 @@ import warnings
 
 import pytest
 import torch
-from test_torch_outside import peak_bytes
+from test_torch_unplanned_code import peak_bytes
 from torch import nn
 
 from remat_cli.api import SolveOptions, fit
 from remat_cli.errors import CaptureFailed, UsageError
-from remat_cli.frontends.torch.training.in_place import report_of
+from remat_cli.frontends.torch.training.module_call import report_of
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 FAST = SolveOptions(strategy="dtr")
@@ -90,6 +90,40 @@ def test_a_loss_that_keeps_a_number_for_each_element_counts_to_the_end(name):
     fit(module, (x,), "80%", options=SolveOptions(time_limit_s=10), cache="", loss=loss, holds=())
     assert over(module, loss, (x,), report_of(module).budget_bytes) <= 0.002
     assert report_of(module).plan_bytes <= 1.02 * peak_bytes(WithLoss(module, loss), (x,))
+
+
+def soft_margin(output):
+    return nn.functional.multilabel_soft_margin_loss(output, torch.ones(512, 64))
+
+
+def connectionist(output):
+    scores = output.unflatten(0, (16, 32)).log_softmax(-1)
+    return nn.functional.ctc_loss(scores, torch.ones(32, 4, dtype=torch.long), [16] * 32, [4] * 32)
+
+
+@pytest.mark.parametrize("loss", [soft_margin, connectionist])
+def test_operations_of_the_loss_need_memory_while_they_run(loss):
+    """PyTorch cannot even run ctc_loss without numbers."""
+    torch.manual_seed(0)
+    layers = [part for _ in range(4) for part in (nn.Linear(64, 64), nn.GELU())]
+    module, x = nn.Sequential(*layers), torch.randn(512, 64)
+    state = torch.get_rng_state()
+    fit(module, (x,), "100%", options=FAST, cache="", loss=loss, holds=())
+    assert torch.equal(torch.get_rng_state(), state)
+    report = report_of(module)
+    assert "random results" not in report.assumed
+    assert peak_bytes(WithLoss(module, loss), (x,)) == pytest.approx(report.plan_bytes, rel=0.005)
+
+
+def test_a_loss_that_random_results_do_not_suit_is_counted_without_its_workspace():
+    def loss(output):
+        if type(output) is torch.Tensor and output.detach().min() >= 0:  # random results are from 0 to 1
+            raise ValueError("too small")
+        return output.square().mean()
+
+    module = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+    fit(module, (torch.randn(512, 64),), "100%", options=FAST, cost="flops", cache="", loss=loss)
+    assert "does not run on random results (ValueError: too small)" in report_of(module).assumed
 
 
 def test_what_eager_mode_needs_includes_the_loss():

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 Tensor: TypeAlias = "torch.Tensor"
 Storage: TypeAlias = "torch.UntypedStorage"
 Module: TypeAlias = "torch.nn.Module"
+Device: TypeAlias = "torch.device"
 Generator: TypeAlias = "torch.Generator"
 FxGraph: TypeAlias = "torch.fx.Graph"
 FxNode: TypeAlias = "torch.fx.Node"

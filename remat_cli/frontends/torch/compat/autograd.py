@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from remat_cli.frontends.torch.types import AutogradNode, Tensor
+
+
+def was_changed_in_place(error: Exception) -> bool:
+    """Whether autograd refuses a backward pass because a tensor that it reads has been written to since."""
+    return "modified by an inplace operation" in str(error)
 
 
 def refuses_second_gradient(error: BaseException) -> bool:
@@ -79,19 +84,22 @@ def _bytes_of(meta: Any) -> int:
     return math.prod(map(int, meta.shape)) * int(meta.dtype.itemsize)
 
 
-def gradients_for(node: AutogradNode) -> list[Tensor]:
+def gradients_for(node: AutogradNode, strides: Mapping[int, tuple[int, ...]] | None = None) -> list[Tensor]:
     """A gradient of zeros for each result of the operation that a node of autograd belongs to.
 
-    Their last dimensions do not lie in the usual order in memory, for which some operations make a copy.
+    Where ``strides`` does not say how one lies in memory, by the position of the result, its last dimensions do not lie
+    in the usual order, for which some operations make a copy.
     """
     import torch
 
     gradients = []
-    for meta in node._input_metadata:
+    for position, meta in enumerate(node._input_metadata):
+        form = {"dtype": meta.dtype, "device": meta.device}
+        if strides is not None and position in strides:
+            gradients.append(torch.empty_strided(tuple(meta.shape), strides[position], **form).zero_())
+            continue
         *shape, last = tuple(meta.shape) or (1,)
-        gradients.append(
-            torch.zeros((last, *shape), dtype=meta.dtype, device=meta.device).movedim(0, -1).view(meta.shape)
-        )
+        gradients.append(torch.zeros((last, *shape), **form).movedim(0, -1).view(meta.shape))
     return gradients
 
 

@@ -1,13 +1,20 @@
-"""Checks that a module and a batch are what they are called, with a hint for what may be meant."""
+"""Checks and prepares what ``fit`` is called with: the module, its batch, other lengths of it, the budget ``auto``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from remat_cli.errors import UsageError, wrong_type
+from remat_cli.frontends.available import available_bytes
+from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
+from remat_cli.frontends.torch.types import Device, Module, Tensor
 from remat_cli.graph.model import Graph
+from remat_cli.units import Budget, format_bytes
 
 _ORDER = "fit(module, batch, budget)"
 
@@ -20,7 +27,7 @@ class Arguments:
     kwargs: dict[str, Any]
 
 
-def require_module(module: Any, batch: Any = None) -> None:
+def require_module(module: Module, batch: Any = None) -> None:
     """Check that ``module`` is a module; ``batch``, which comes after it, may tell of a wrong order.
 
     Raises:
@@ -77,7 +84,7 @@ def require_results(returns: Any) -> None:
     raise wrong_type("returns", returns, "names or positions of results", hint='write "loss" or ["loss", "logits"]')
 
 
-def device_of_module(module: Any) -> Any:
+def device_of_module(module: Module) -> Device:
     """The device of the module: the CPU, or one CUDA device.
 
     Raises:
@@ -85,10 +92,119 @@ def device_of_module(module: Any) -> Any:
     """
     import torch
 
-    found = {tensor.device for tensor in [*module.parameters(), *module.buffers()]} or {torch.device("cpu")}
-    if len(found) > 1 or not {device.type for device in found} <= {"cpu", "cuda"}:
+    devices = {tensor.device for tensor in [*module.parameters(), *module.buffers()]} or {torch.device("cpu")}
+    if len(devices) > 1 or not {device.type for device in devices} <= {"cpu", "cuda"}:
         raise UsageError(
-            f"the module is on {' and '.join(sorted(map(str, found)))}",
+            f"the module is on {' and '.join(sorted(map(str, devices)))}",
             hint="move all of it to the cpu or to one CUDA device before it is fitted",
         )
-    return found.pop()
+    return devices.pop()
+
+
+def stretched(batch: Any, lengths: Sequence[int]) -> Iterator[Any]:
+    """``batch`` with each of ``lengths`` instead of its own, and itself if its own is the largest of them.
+
+    Its length is the second dimension of the first tensor that has one. Every dimension but the first with that size is
+    taken for the length, as in masks of ``[batch, 1, length, length]``.
+
+    Raises:
+        UsageError: If it has no length, or is longer than all of ``lengths``.
+    """
+    if not lengths:
+        return
+    own = _length(batch)
+    if own is None:
+        raise UsageError(
+            "buckets are lengths, and no tensor of the batch has a second dimension",
+            hint="leave out buckets, or give fit a batch of [batch, length]",
+        )
+    if own > max(lengths):
+        raise UsageError(
+            f"the batch has the length {own}, and the largest bucket is {max(lengths)}",
+            hint="the last bucket is the length of the longest batch",
+        )
+    for length in lengths:
+        if length != own or own == max(lengths):
+            yield _mapped(batch, partial(_of_length, own, length))
+
+
+def buffer_bytes(module: Module) -> int:
+    """Bytes of a module's buffers."""
+    return sum(buffer.nbytes for buffer in module.buffers())
+
+
+def _of_length(own: int, length: int, tensor: Tensor) -> Tensor:
+    """A tensor like ``tensor``, of another length."""
+    if tensor.dim() < 2 or own not in tensor.shape[1:]:
+        return tensor
+    shape = [size if k == 0 or size != own else length for k, size in enumerate(tensor.shape)]
+    return tensor.new_zeros(shape).requires_grad_(tensor.requires_grad)
+
+
+def _length(batch: Any) -> int | None:
+    """The second dimension of the first tensor that has one."""
+    lengths: list[int] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        if tensor.dim() > 1:
+            lengths.append(int(tensor.shape[1]))
+        return tensor
+
+    _mapped(batch, note)
+    return lengths[0] if lengths else None
+
+
+def _mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Nested arguments with ``change`` of every tensor."""
+    import torch
+
+    if isinstance(tree, torch.Tensor):
+        return change(tree)
+    if isinstance(tree, Arguments):
+        return Arguments(_mapped(tree.args, change), _mapped(tree.kwargs, change))
+    if isinstance(tree, Mapping):
+        return {key: _mapped(item, change) for key, item in tree.items()}
+    if type(tree) in {list, tuple}:
+        return type(tree)(_mapped(item, change) for item in tree)
+    return tree
+
+
+def free_budget(module: Module, batch: Any, least: Callable[[int], int] = int) -> tuple[Budget, str]:
+    """What a step of ``module`` can have now, and the same in words.
+
+    This is what is free on the device, what PyTorch's allocator holds of it and does not use, and what the module and
+    its batch take already, which plans count.
+
+    Args:
+        module: The module, on its device.
+        batch: Its inputs; those on that device count.
+        least: The least of a number in all processes that train together.
+
+    Raises:
+        UsageError: If the system does not say what is free, or the module is on several devices.
+    """
+    where = device_of_module(module)
+    tensors = [*module.parameters(), *module.buffers(), *(tensor for _, tensor in leaves(batch))]
+    own = sum({storage(t): storage_bytes(t) for t in tensors if t.device == where}.values())
+    parts = [*(_on_cuda(where) if where.type == "cuda" else _on_cpu()), (own, "of the module and its batch")]
+    total = least(sum(size for size, _ in parts))
+    in_words = ", ".join(f"{format_bytes(size)} {what}" for size, what in parts if size)
+    return Budget(Fraction(total), False, f"{total}B"), f"budget auto: {in_words}"
+
+
+def _on_cuda(where: Any) -> Sequence[tuple[int, str]]:
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(where)
+    unused = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
+    return [(free, f"free on {where}"), (unused, "that PyTorch holds unused")]
+
+
+def _on_cpu() -> Sequence[tuple[int, str]]:
+    free = available_bytes()
+    if free is None:
+        raise UsageError("this system does not say how much memory is free", hint='give a budget such as "8GB"')
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if here > 1:
+        return [(free // here, f"of memory available to each of {here} processes")]
+    return [(free, "of memory available")]

@@ -1,33 +1,34 @@
-"""Trains with a plan, operation by operation: the backend for ``torch.compile``.
+"""Finds the plan of each graph that ``torch.compile`` compiles, and runs it operation by operation.
 
 The compiled step must be the exported one: the same model, the same shapes, and the loss inside or outside in both.
-A graph without a plan is an error by default.
+A graph without a plan is an error by default. Inside Inductor, plans run by
+:mod:`remat_cli.frontends.torch.training.inductor_backend`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, get_args
 
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.messages import warn
 from remat_cli.frontends.torch.capturing.capture import Captured, Model
 from remat_cli.frontends.torch.capturing.lower import lower
-from remat_cli.frontends.torch.capturing.placeholders import joint_inputs, result_kind
-from remat_cli.frontends.torch.capturing.results import Number, Use, gradient_sources, with_tangents
+from remat_cli.frontends.torch.capturing.results import Number, Use, with_tangents
 from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.compat.aot_autograd import aot, as_given, default_split, takes_its_arguments
 from remat_cli.frontends.torch.compat.dynamo import leave_out_logging
-from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, real_tensors, without_data
+from remat_cli.frontends.torch.compat.fake_tensors import real_tensors, without_data
 from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, Saved, forward_backward
 from remat_cli.frontends.torch.executing.same_graph import difference
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.reading import read_step
-from remat_cli.frontends.torch.tensors import is_random
-from remat_cli.frontends.torch.training.uses import copied_bytes
-from remat_cli.frontends.torch.training.watching import Watch
+from remat_cli.frontends.torch.training.loop_assumptions import copied_bytes
+from remat_cli.frontends.torch.training.watched_step import CompiledGraph, Interface, ReplannedGraph, WatchedStep
+from remat_cli.frontends.torch.types import FakeMode, FxNode, GraphModule, Tensor
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive
@@ -65,10 +66,10 @@ def finder_of(*plans: Plan | str, unknown: Unplanned = "error") -> tuple[Find, R
             raise UsageError(f"the plan of {plan.graph.name} is not valid", hint="remat check says why")
 
     def find(compiled: Compiled) -> Plan | None:
-        found, reasons = chosen(compiled, loaded)
-        if found is None:
+        plan, reasons = chosen(compiled, loaded)
+        if plan is None:
             no_plan(unknown, reasons)
-        return found
+        return plan
 
     return find, lambda reasons: no_plan(unknown, reasons)
 
@@ -97,6 +98,8 @@ class Compiled:
 
 Find = Callable[[Compiled], "Plan | None"]
 """Returns the plan for a compiled graph; None to run it without one. Called outside of PyTorch's fake mode."""
+Backend = Callable[[GraphModule, list[Tensor]], CompiledGraph]
+"""What ``torch.compile`` calls to compile a graph module for its inputs."""
 Refuse = Callable[[Sequence[str]], None]
 """Receives the reasons why a graph has no plan. The graph runs without one, unless this raises."""
 
@@ -110,59 +113,25 @@ class Results(Protocol):
     def learn(self, captured: Captured, assumed: Use, seen: Use) -> bool:
         """Take note of what a step has done with them. Whether the graph is to be planned again."""
 
+    def name_of(self, tensor: Tensor) -> str:
+        """The name of an input of a graph in the module; empty if it has none."""
 
-def backend_of(find: Find, refuse: Refuse, results: Results | None = None) -> Callable[[Any, list[Any]], Any]:
+
+def backend_of(find: Find, refuse: Refuse, results: Results | None = None) -> Backend:
     """A backend for ``torch.compile`` that calls ``find`` for the plan of each graph with a backward pass.
 
     It calls ``refuse`` for a graph that remat cannot lower. ``results`` says which results take a gradient; all do if
     it is None.
     """
 
-    def backend(graph_module: Any, example_inputs: list[Any]) -> Any:
+    def backend(graph_module: GraphModule, example_inputs: list[Tensor]) -> CompiledGraph:
+        graph = _EagerGraph(find, refuse, results)
         if results is None:
-            return _compiled(graph_module, example_inputs, _Maker(find, refuse))
-        return _Watched(graph_module, example_inputs, _Maker(find, refuse, results))
+            return graph.compiled(graph_module, example_inputs)[0]
+        return ReplannedGraph(partial(graph.compiled, graph_module), example_inputs)
 
     leave_out_logging()  # as where graphs are captured; torch.compile takes no such setting for one backend alone
     return backend
-
-
-def _compiled(graph_module: Any, example_inputs: Sequence[Any], maker: _Maker) -> Any:
-    """The graph, compiled to run by plan."""
-    tensors = without_data(example_inputs)  # what is kept of a compilation must not keep a batch
-
-    def partition(joint: Any, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
-        found = maker.functions(Captured(joint, num_fwd_outputs, tensors, _no_model()))
-        if found is not None:
-            return _modules(joint, num_fwd_outputs, found)
-        return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
-
-    return aot(graph_module, list(example_inputs), compiler=_compiler, partition=partition)
-
-
-class _Watched:
-    """A compiled graph that is planned again once its results turn out to be used in another way than assumed."""
-
-    def __init__(self, graph_module: Any, example_inputs: Sequence[Any], maker: _Maker) -> None:
-        self._graph_module, self._maker = graph_module, maker
-        self._compiled = _compiled(graph_module, example_inputs, maker)
-
-    def __call__(self, *args: Any) -> Any:
-        import torch
-
-        if self._maker.stale:
-            before = self._maker.watch
-            with exact_sizes(), torch.enable_grad():
-                compiled = _compiled(self._graph_module, args, self._maker)
-            self._maker.stale = False
-            if self._maker.watch is None:  # no plan was found, and a warning said so: the one that there is stays
-                self._maker.watch = before
-            else:
-                self._compiled = compiled
-        results = self._compiled(*args)
-        if self._maker.watch is not None:
-            self._maker.watch.begun(results)
-        return results
 
 
 def chosen(compiled: Compiled, plans: Sequence[Plan]) -> tuple[Plan | None, list[str]]:
@@ -188,8 +157,8 @@ def no_plan(unknown: Unplanned, reasons: Sequence[str], hint: str = _EXPORT) -> 
     Raises:
         UsageError: If ``unknown`` is ``error``.
     """
-    said = "; ".join(reasons[:_MOST_REASONS]) + ("; ..." if len(reasons) > _MOST_REASONS else "")
-    why = f" ({said})" if said else ""
+    listed = "; ".join(reasons[:_MOST_REASONS]) + ("; ..." if len(reasons) > _MOST_REASONS else "")
+    why = f" ({listed})" if listed else ""
     if unknown == "error":
         raise UsageError(
             f"torch.compile came with a graph that no plan was made for{why}",
@@ -198,102 +167,118 @@ def no_plan(unknown: Unplanned, reasons: Sequence[str], hint: str = _EXPORT) -> 
     warn(f"remat: no plan for this graph; it runs without one{why}")
 
 
-def _compiler(graph_module: Any, inputs: Any) -> Any:
+def _compiler(graph_module: GraphModule, inputs: Any) -> Any:
     """The function that runs a graph: the plan's if it has one, else the graph itself."""
     function = graph_module.meta.get(_KEY)
     return as_given(graph_module, inputs) if function is None else takes_its_arguments(function)
 
 
-@dataclass(slots=True)
-class _Maker:
-    """Makes the functions that run one graph.
+class _EagerGraph:
+    """A graph that runs operation by operation, by the plans that are found for it.
 
-    Attributes:
+    Args:
         find: Finds plans.
         refuse: Receives the reasons why there is none.
         results: What is known of the results of graphs; None to assume nothing.
-        watch: Watches the functions made last, if something is assumed of the results.
-        stale: Whether a step has shown that they are to be made again.
-        plan: The plan found last.
     """
 
-    find: Find
-    refuse: Refuse
-    results: Results | None = None
-    watch: Watch | None = None
-    stale: bool = False
-    plan: Plan | None = None
+    def __init__(self, find: Find, refuse: Refuse, results: Results | None) -> None:
+        self._find, self._refuse, self._results = find, refuse, results
+        self._plan: Plan | None = None
 
-    def functions(self, captured: Captured) -> ForwardBackward | None:
-        """The functions of the plan for a joint graph; None to run it without one."""
-        device, where = devices(captured.tensors)
-        self.watch = None
+    def compiled(self, graph_module: GraphModule, inputs: Sequence[Tensor]) -> tuple[CompiledGraph, WatchedStep | None]:
+        """The graph, compiled for ``inputs``; and its step, if something is assumed of its results."""
+        tensors = without_data(inputs)  # what is kept of a compilation must not keep a batch
+        steps: list[WatchedStep] = []
+
+        def partition(joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+            functions = self._functions(Captured(joint, num_fwd_outputs, tensors, _no_model()), steps)
+            if functions is not None:
+                return _modules(joint, num_fwd_outputs, functions)
+            return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+
+        run = aot(graph_module, list(inputs), compiler=_compiler, partition=partition)
+        return run, steps[-1] if steps else None
+
+    def _functions(self, captured: Captured, steps: list[WatchedStep]) -> ForwardBackward | None:
+        """The functions of the plan for a joint graph; None to run it without one. Their step is added to ``steps``."""
+        device, devices_in_words = devices(captured.tensors)
         with real_tensors():  # constants are real
             try:
-                use = None if self.results is None else self.results.use_of(captured)
-                planned = self._planned(captured, use, device, where)
+                use = None if self._results is None else self._results.use_of(captured)
+                planned = self._planned(captured, use, device, devices_in_words)
             except CaptureFailed as error:
-                self.refuse([error.message])
+                self._refuse([error.message])
                 return None
             if planned is None or use is None:
                 return planned
-            self.watch = watch = self._watch(captured, use, planned, device, where)
+            step = self._step(captured, use, device, devices_in_words)
+        steps.append(step)
 
         # Plain functions, since AOTAutograd makes deep copies of graph modules and of the objects of bound methods.
-        def forward(args: list[Any]) -> list[Any]:
-            return watch.forward(args)
+        def forward(args: list[Tensor]) -> list[Tensor]:
+            step.begin(args)
+            return _with_own_objects(planned.forward(args), len(planned.saved))
 
-        def backward(args: list[Any]) -> list[Any]:
-            return watch.backward(args)
+        def backward(args: list[Tensor]) -> list[Tensor | None]:
+            return step.backward(planned.backward, args)
 
         return ForwardBackward(forward, backward, planned.saved, planned.text)
 
-    def _planned(self, captured: Captured, use: Use | None, device: str, where: str) -> ForwardBackward | None:
+    def _planned(
+        self, captured: Captured, use: Use | None, device: str, devices_in_words: str
+    ) -> ForwardBackward | None:
         """The functions of a plan that assumes ``use``; None if there is no plan."""
-        copied = 0 if use is None else copied_bytes(captured, use)
+        copied = 0 if use is None else copied_bytes(captured, use) or 0
         captured = captured if use is None else with_tangents(captured, use.takes)
         # Names do not matter here.
         graph = lower(captured, lambda node: 1.0, "compiled", None if use is None else use.holds)
-        plan = self.find(Compiled(captured, graph, where, use, self.plan, copied))
-        self.plan = plan or self.plan
+        plan = self._find(Compiled(captured, graph, devices_in_words, use, self._plan, copied))
+        self._plan = plan or self._plan
         # Operators without inputs make tensors on the model's own device, which need not be the current one.
         return None if plan is None else forward_backward(graph, plan.statements, device)
 
-    def _watch(self, captured: Captured, use: Use, planned: ForwardBackward, device: str, where: str) -> Watch:
-        inputs = joint_inputs(captured)
-        kinds = [result_kind(captured, k, inputs) for k in range(captured.forward_outputs)]
+    def _step(self, captured: Captured, use: Use, device: str, devices_in_words: str) -> WatchedStep:
+        """The step of a plan that assumes ``use``."""
+        import torch
 
-        def other(takes: frozenset[Number]) -> ForwardBackward:
+        results = self._results
+        assert results is not None
+
+        def with_gradients(takes: frozenset[Number]) -> ForwardBackward:
+            """The functions of a plan that expects the gradients of these results."""
             with real_tensors():
-                more = Use(takes, use.holds)
-                found = self._planned(captured, more, device, where)
-                if found is not None:
-                    return found
+                planned = self._planned(captured, Use(takes, use.holds), device, devices_in_words)
+                if planned is not None:
+                    return planned
                 # The step has to go on: without recomputation, after a warning.
                 graph = lower(with_tangents(captured, takes), lambda node: 1.0, "compiled", use.holds)
                 return forward_backward(graph, derive(graph, range(len(graph.nodes))), device)
 
-        told: list[Use] = []
+        def rerun(
+            inputs: Sequence[Tensor], takes: frozenset[Number], tangents: list[Tensor], rewind: Callable[[], None]
+        ) -> list[Tensor | None]:
+            functions = with_gradients(takes)
+            with torch.no_grad():
+                rewind()
+                outputs = functions.forward(list(inputs))
+                return functions.backward(outputs[len(outputs) - len(functions.saved) :] + tangents)
 
-        def learned(seen: Use) -> None:
-            if seen in told:  # nearly every step: looking at the graph takes time
-                return
-            told.append(seen)
-            if self.results is not None and self.results.learn(captured, use, seen):
-                self.stale = True
-
-        return Watch(
-            planned=planned,
-            use=use,
-            numbers=[given.number for given in inputs if given.is_tangent],
-            specs=[given.placeholder.spec for given in inputs if given.is_tangent],
-            sources=gradient_sources(captured),
-            updated=frozenset(of for kind, of in kinds if kind == "update" and isinstance(of, int)),
-            draws=any(is_random(node) for node in captured.joint.graph.nodes),
-            device=device,
-            other=other,
-            learned=learned,
+        return WatchedStep(
+            Interface.of(captured, use, device), rerun, partial(results.learn, captured, use), results.name_of
         )
+
+
+def _with_own_objects(outputs: list[Tensor], saved: int) -> list[Tensor]:
+    """What a forward function returns, with an object of its own for each tensor that it saves.
+
+    Whether the caller still has a result is told by the life of that result's object.
+    """
+    results = {id(tensor) for tensor in outputs[: len(outputs) - saved]}
+    for k in range(len(outputs) - saved, len(outputs)):
+        if id(outputs[k]) in results:
+            outputs[k] = outputs[k].detach()
+    return outputs
 
 
 def _no_model() -> Model:
@@ -308,12 +293,12 @@ def devices(tensors: Sequence[Any]) -> tuple[str, str]:
 
     devices = {t.device for t in tensors if isinstance(t, torch.Tensor)}
     # A step on CUDA may read numbers from tensors on the CPU, so those do not count.
-    found = {device for device in devices if device.type != "cpu"} or {torch.device("cpu")}
-    device = next(iter(found))
-    return str(device), device.type if len(found) == 1 else " and ".join(sorted(map(str, found)))
+    accelerators = {device for device in devices if device.type != "cpu"} or {torch.device("cpu")}
+    device = next(iter(accelerators))
+    return str(device), device.type if len(accelerators) == 1 else " and ".join(sorted(map(str, accelerators)))
 
 
-def _modules(joint: Any, forward_outputs: int, chosen: ForwardBackward) -> tuple[Any, Any]:
+def _modules(joint: GraphModule, forward_outputs: int, functions: ForwardBackward) -> tuple[GraphModule, GraphModule]:
     """Two graph modules that only state inputs and outputs for AOTAutograd, and carry the functions that run."""
     placeholders = joint.graph.find_nodes(op="placeholder")
     tangents = [node for node in placeholders if "tangent" in str(node.target)]
@@ -322,7 +307,7 @@ def _modules(joint: Any, forward_outputs: int, chosen: ForwardBackward) -> tuple
     results = list(output.args[0])
     descriptions = list(output.meta.get("desc", [None] * len(results)))
     mode = placeholders[0].meta["val"].fake_mode
-    saved = [_fake(mode, one, placeholders[0].meta["val"].device) for one in chosen.saved]
+    saved = [_fake(mode, one, placeholders[0].meta["val"].device) for one in functions.saved]
     values = [result.meta["val"] for result in results[:forward_outputs]]
     with real_tensors():
         forward = _facade(
@@ -332,14 +317,14 @@ def _modules(joint: Any, forward_outputs: int, chosen: ForwardBackward) -> tuple
             [*descriptions[:forward_outputs], *([None] * len(saved))],
         )
         gradients = [None if result is None else result.meta["val"] for result in results[forward_outputs:]]
-        given = [(f"saved_{k}", {"val": value}) for k, value in enumerate(saved)]
-        given += [(str(node.target), node.meta) for node in tangents]
-        backward = _facade(joint, given, gradients, descriptions[forward_outputs:])
-    forward.meta[_KEY], backward.meta[_KEY] = chosen.forward, chosen.backward
+        inputs = [(f"saved_{k}", {"val": value}) for k, value in enumerate(saved)]
+        inputs += [(str(node.target), node.meta) for node in tangents]
+        backward = _facade(joint, inputs, gradients, descriptions[forward_outputs:])
+    forward.meta[_KEY], backward.meta[_KEY] = functions.forward, functions.backward
     return forward, backward
 
 
-def _fake(mode: Any, saved: Saved, device: Any) -> Any:
+def _fake(mode: FakeMode, saved: Saved, device: Any) -> Any:
     """A fake tensor of the same form as a saved tensor."""
     import torch
 
@@ -348,29 +333,31 @@ def _fake(mode: Any, saved: Saved, device: Any) -> Any:
         return torch.empty_strided(spec.shape, spec.stride, dtype=dtype_named(spec.dtype), device=where)
 
 
-def _facade(joint: Any, inputs: Sequence[tuple[str, Any]], outputs: Sequence[Any], descriptions: Sequence[Any]) -> Any:
+def _facade(
+    joint: GraphModule, inputs: Sequence[tuple[str, Any]], outputs: Sequence[Any], descriptions: Sequence[Any]
+) -> Any:
     """A graph module with these inputs and outputs, and one opaque call between them."""
     import operator
 
     import torch
 
     graph = torch.fx.Graph()
-    given = []
+    placeholders = []
     for name, meta in inputs:
         node = graph.placeholder(name)
         node.meta.update(meta)
-        given.append(node)
-    call = graph.call_function(_opaque, tuple(given))
+        placeholders.append(node)
+    call = graph.call_function(_opaque, tuple(placeholders))
     call.meta["val"] = list(outputs)
-    made: list[Any] = []
+    items: list[FxNode | None] = []
     for k, value in enumerate(outputs):
         if value is None:
-            made.append(None)
+            items.append(None)
             continue
         item = graph.call_function(operator.getitem, (call, k))
         item.meta["val"] = value
-        made.append(item)
-    node = graph.output(tuple(made))
+        items.append(item)
+    node = graph.output(tuple(items))
     node.meta["desc"] = list(descriptions)
     return torch.fx.GraphModule(joint, graph)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from remat_cli.frontends.torch.inductor.joint import way_of
-from remat_cli.frontends.torch.training.backend import Find, Refuse, Results, Unplanned, backend_of, finder_of
+from remat_cli.frontends.torch.training.backend import (
+    Backend,
+    Find,
+    Refuse,
+    Results,
+    Unplanned,
+    backend_of,
+    finder_of,
+)
 from remat_cli.plan.model import Plan
 
 
-def remat_backend(
-    *plans: Plan | str, unknown: Unplanned = "error", compiler: str = "eager"
-) -> Callable[[Any, list[Any]], Any]:
+def remat_backend(*plans: Plan | str, unknown: Unplanned = "error", compiler: str = "eager") -> Backend:
     """A backend for ``torch.compile`` that runs training steps by plan.
 
     Args:
@@ -29,9 +32,7 @@ def remat_backend(
     return backend_with(compiler, find, refuse)
 
 
-def backend_with(
-    compiler: str, find: Find, refuse: Refuse, results: Results | None = None
-) -> Callable[[Any, list[Any]], Any]:
+def backend_with(compiler: str, find: Find, refuse: Refuse, results: Results | None = None) -> Backend:
     """A backend that calls ``find`` for the plan of each graph, see :func:`backend_of`; ``compiler`` runs it.
 
     Raises:
@@ -39,7 +40,8 @@ def backend_with(
     """
     way_of(compiler)
     if compiler == "inductor":
-        from remat_cli.frontends.torch.training.compiled import inductor_backend
+        # Importing it imports Inductor.
+        from remat_cli.frontends.torch.training.inductor_backend import inductor_backend
 
         return inductor_backend(find, refuse, results)
     return backend_of(find, refuse, results)

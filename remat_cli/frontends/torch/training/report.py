@@ -61,10 +61,10 @@ class Fitted:
             seconds: How long it took to make them.
         """
         figures = self.keep_all_bytes, self.plan_bytes, self.budget_bytes, self.extra_cost, cost_unit, seconds
-        said = saving(*figures, host_bytes=self.host_bytes)
+        figures_in_words = saving(*figures, host_bytes=self.host_bytes)
         parts = f", in {self.parts} parts" if self.parts > 1 else ""
         notes = ["" if self.counts_workspace else _WORKSPACE, self.assumed]
-        return "; ".join(filter(None, (f"{self.name}{parts}: {said}", *notes)))
+        return "; ".join(filter(None, (f"{self.name}{parts}: {figures_in_words}", *notes)))
 
 
 _WORKSPACE = 'the workspace of operations comes on top: cost="measured" counts it'

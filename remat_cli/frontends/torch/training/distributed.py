@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from remat_cli.errors import RematError, UsageError
+from remat_cli.frontends.torch.training.module_plans import Planner
+from remat_cli.frontends.torch.types import Module
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
 
@@ -40,14 +42,14 @@ def least_of_all(number: int) -> int:
     return number if processes() == 1 else min(_gathered(number))
 
 
-def inside(module: Any) -> Any:
+def inside(module: Module) -> Module:
     """The module in ``DistributedDataParallel``, which exchanges gradients by hooks of parameters; else ``module``."""
     import torch
 
     return module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
 
 
-def require_whole(module: Any) -> None:
+def require_whole(module: Module) -> None:
     """Check that neither the module nor its parameters are split over devices or processes.
 
     Raises:
@@ -82,13 +84,27 @@ class SharedPlanner:
         received: Called with a plan that another process made.
     """
 
-    def __init__(self, planner: Callable[[Graph], Plan], received: Callable[[Plan], None]) -> None:
+    def __init__(self, planner: Planner, received: Callable[[Plan], None]) -> None:
         self._planner, self._received = planner, received
         self._meeting = False
 
-    def __getattr__(self, name: str) -> Any:
-        """What else the planner has."""
-        return getattr(self._planner, name)
+    @property
+    def budget_bytes(self) -> int | None:
+        """That of the planner."""
+        return self._planner.budget_bytes
+
+    @property
+    def plans_ahead(self) -> bool:
+        """That of the planner."""
+        return self._planner.plans_ahead
+
+    def settle(self, graphs: Sequence[Graph]) -> int | None:
+        """That of the planner."""
+        return self._planner.settle(graphs)
+
+    def search(self, graph: Graph) -> Plan:
+        """A plan of this process alone: the others need none now."""
+        return self._planner.search(graph)
 
     def __call__(self, graph: Graph) -> Plan:
         """A plan of ``graph``, the same in all processes that ask for one now.
@@ -98,8 +114,8 @@ class SharedPlanner:
         """
         if not self._meeting:
             return self._planner(graph)
-        asked = _gathered(("plan", _digest(graph)))
-        if any(entry != asked[0] for entry in asked):
+        requests = _gathered(("plan", _digest(graph)))
+        if any(request != requests[0] for request in requests):
             return self._planner(graph)
         import torch
 
@@ -155,7 +171,7 @@ def _until_all_are_done(failed: str) -> str:
     while True:
         entries = _gathered(("done", failed))
         if all(kind == "done" for kind, _ in entries):
-            return next((said for _, said in entries if said), "")
+            return next((problem for _, problem in entries if problem), "")
 
 
 def _gathered(entry: Entry) -> list[Entry]:

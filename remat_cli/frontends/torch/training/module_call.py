@@ -1,8 +1,12 @@
-"""Puts a compiled call into a module, in place, so that the module stays what it is: its class, names and signature.
+"""Puts a planned call into a module, in place, so that the module stays what it is: its class, names and signature.
 
 Without gradients (evaluation, ``generate``) the module runs as it is: there is no backward pass to plan, and every new
-length would be compiled for nothing. Copies, ``pickle`` and ``torch.save`` leave the compiled call behind, as those of
+length would be compiled for nothing. Copies, ``pickle`` and ``torch.save`` leave the planned call behind, as those of
 ``nn.Module.compile`` do: a copy runs as it is, and may be fitted where it trains.
+
+A module may also be fitted when training first calls it, on the arguments, the mode and the autocast of that call.
+Frameworks make the first batch themselves, and often change it on its way: they drop columns, add arguments, move it to
+another device, or run the module under autocast. What the module is called with is known only then.
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ from remat_cli.frontends.torch.compat.dynamo import (
     set_call,
     undistributed,
 )
-from remat_cli.frontends.torch.training.processes import processes
+from remat_cli.frontends.torch.training.arguments import Arguments, require_module
+from remat_cli.frontends.torch.training.distributed import processes
 from remat_cli.printable import printable
 from remat_cli.tracebacks import shortened
 
@@ -32,8 +37,8 @@ MOST_FORMS = 64
 """Forms of arguments, modes and autocast in which a module is compiled; PyTorch's limit, if that is larger. Untuned."""
 
 
-class OwnCall:
-    """What remat lets run when a module is called."""
+class ModuleCall:
+    """What runs when a module is called that remat has fitted, or will fit."""
 
     plans: Sequence[Any] = ()
     """The plans made so far; more may come."""
@@ -51,7 +56,7 @@ class OwnCall:
         return (type(None), ())
 
 
-class UnplannedCall(OwnCall):
+class UnplannedCall(ModuleCall):
     """What runs when a module is called of which nothing could be planned: the module as it is."""
 
     def __init__(self, module: Any) -> None:
@@ -62,7 +67,7 @@ class UnplannedCall(OwnCall):
         return plain_call(self._module)(*args, **kwargs)
 
 
-class PlannedCall(OwnCall):
+class PlannedCall(ModuleCall):
     """What runs when a fitted module is called.
 
     Args:
@@ -165,8 +170,8 @@ class PlannedCall(OwnCall):
                 except RuntimeError as error:
                     if "fail_on_recompile" not in str(error):
                         raise
-                    said = f"{name} was called in more than {forms} forms, the most that are compiled"
-                    raise UsageError(said, hint=hint) from error
+                    message = f"{name} was called in more than {forms} forms, the most that are compiled"
+                    raise UsageError(message, hint=hint) from error
         if not self._said:
             self._said = True
             warn(
@@ -177,7 +182,7 @@ class PlannedCall(OwnCall):
             return self._run(self._module, *args, **kwargs)
 
 
-def install(module: Any, call: OwnCall) -> Any:
+def install(module: Any, call: ModuleCall) -> Any:
     """``module`` itself, which ``call`` runs from now on."""
     set_call(module, call)
     return module
@@ -200,7 +205,7 @@ def unfit(module: Any) -> Any:
     Raises:
         UsageError: If it is not fitted.
     """
-    _own_call(module)
+    _module_call(module)
     set_call(module, None)
     return module
 
@@ -211,7 +216,7 @@ def report_of(module: Any) -> Any:
     Raises:
         UsageError: If it is not fitted.
     """
-    return _own_call(module).report()
+    return _module_call(module).report()
 
 
 def plans_of(module: Any) -> tuple[Any, ...]:
@@ -220,14 +225,14 @@ def plans_of(module: Any) -> tuple[Any, ...]:
     Raises:
         UsageError: If it is not fitted.
     """
-    return tuple(_own_call(module).plans)
+    return tuple(_module_call(module).plans)
 
 
-def _own_call(module: Any) -> OwnCall:
+def _module_call(module: Any) -> ModuleCall:
     import torch
 
     call = call_of(module) if isinstance(module, torch.nn.Module) else None
-    if not isinstance(call, OwnCall):
+    if not isinstance(call, ModuleCall):
         raise UsageError(f"this {type(module).__name__} is not fitted")
     return call
 
@@ -245,7 +250,7 @@ def require_uncompiled(module: Any) -> None:
         )
     for name, part in module.named_modules():
         call = call_of(part)
-        if is_compiled(part) or (call is not None and not isinstance(call, OwnCall)):
+        if is_compiled(part) or (call is not None and not isinstance(call, ModuleCall)):
             what = f"its part {printable(name)}" if name else "the module"
             raise UsageError(f"{what} is compiled already, and fit compiles it by plan", hint="leave out compile()")
         if name and call is not None:
@@ -258,3 +263,41 @@ def require_uncompiled(module: Any) -> None:
 def _call(module: Any, /, *args: Any, **kwargs: Any) -> Any:
     """The module's own call, hooks included; compiled with a code object of its own."""
     return plain_call(module)(*args, **kwargs)
+
+
+class FirstCall(ModuleCall):
+    """Runs a module as it is until it is called in training; then fits it, and leaves the place to its planned call.
+
+    Args:
+        module: The module to fit.
+        fitted: Fits it on the arguments of the call.
+    """
+
+    def __init__(self, module: Any, fitted: Callable[[Arguments], Any]) -> None:
+        self._module, self._fitted = module, not_traced(fitted)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's results; with gradients and in training by plan."""
+        import torch
+
+        module = self._module
+        if not module.training or not torch.is_grad_enabled() or torch.jit.is_tracing():
+            return plain_call(module)(*args, **kwargs)
+        with undistributed(recompile_limit()):  # the module in DDP is captured as a whole
+            self._fitted(Arguments(args, kwargs))
+        call = call_of(module)
+        if call is self:
+            raise UsageError(f"{type(module).__name__} was not fitted by its first call")
+        return call(*args, **kwargs)
+
+
+def fit_first_call(module: Any, fitted: Callable[[Arguments], Any]) -> Any:
+    """``module`` itself, which is fitted by ``fitted`` when it is first called in training.
+
+    Raises:
+        UsageError: If it is not a module, or compiled already.
+    """
+    require_module(module)
+    require_uncompiled(module)
+    set_call(module, FirstCall(module, fitted))
+    return module

@@ -1,0 +1,259 @@
+"""Captures the graphs of a module for ``fit``, on copies of it: without data, or sharing its parameters.
+
+Without data nothing is computed and no random number is drawn. Where the way of a module depends on numbers, one
+forward pass on the batch itself reaches the parts that tensors without data do not.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from remat_cli.errors import CaptureFailed, NotOneGraph, UsageError
+from remat_cli.frontends.messages import warn
+from remat_cli.frontends.torch.capturing.capture import Calls, Captured, Model, Way, capture_parts, fake_mode, no_graph
+from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
+from remat_cli.frontends.torch.capturing.random_state import undisturbed
+from remat_cli.frontends.torch.capturing.results import Returns, chosen_results
+from remat_cli.frontends.torch.compat.fake_tensors import silent_fakes
+from remat_cli.frontends.torch.measuring.memory import live_storages
+from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
+from remat_cli.frontends.torch.training.loop_assumptions import Loss, usual_loss
+from remat_cli.frontends.torch.training.unplanned_code import sizes_unknown
+from remat_cli.frontends.torch.types import FakeMode, Module, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedParts:
+    """The graphs of a module, and how it came to them.
+
+    Attributes:
+        parts: The graphs; none if PyTorch compiles nothing of the module.
+        more: Why there may be more, or why there are none; empty if these are all.
+        calls: How the module called them.
+        assumed: What was assumed to reach them, in words; empty if nothing was.
+        unknown_sizes: Whether sizes of code outside of them depend on a pass with data.
+    """
+
+    parts: list[Captured]
+    more: str
+    calls: Calls
+    assumed: str = ""
+    unknown_sizes: bool = False
+
+
+def captured_parts(model: Model, fake: Model, mode: FakeMode, way: Way) -> CapturedParts:
+    """The graphs of a module, alone, since the user's loop computes the loss and calls ``backward()``.
+
+    Args:
+        model: The module and its batch.
+        fake: Their copy without data.
+        mode: The mode of the copy.
+        way: What compiles it.
+
+    Raises:
+        CaptureFailed: If it has nothing to train; or see :func:`_reached`.
+        UsageError: See :func:`_reached`.
+    """
+    calls = Calls()
+    parts, more = capture_parts(fake, mode, calls, way)
+    if not parts and not more:
+        problem = no_graph(fake, mode)
+        if not isinstance(problem, NotOneGraph):
+            raise problem
+        return CapturedParts([], problem.reason, calls)
+    without_data = CapturedParts(parts, more, calls, unknown_sizes=sizes_unknown(calls))
+    if not more and not without_data.unknown_sizes:
+        return without_data
+    reached = _reached(model, without_data, way)
+    return reached if reached.parts or reached.more else replace(reached, more=more)
+
+
+def _reached(model: Model, without_data: CapturedParts, way: Way) -> CapturedParts:
+    """What a forward pass on the batch reaches beyond the parts that tensors without numbers come to.
+
+    It also tells how much code outside of the parts keeps, where tensors without data cannot. There are no parts if
+    PyTorch cannot compile the pass, which runs without it.
+
+    Raises:
+        UsageError: If the pass fails without PyTorch's compiler, too.
+        CaptureFailed: If the module cannot be copied, or takes the gradient of a gradient.
+    """
+    calls, unknown_sizes = Calls(), without_data.unknown_sizes
+    parts, problem = _captured_with_data(model, calls, way)
+    if calls.output is None:
+        _require_suitable(model)
+        return CapturedParts([], problem, calls, unknown_sizes=unknown_sizes)
+    stopped_by, count = without_data.more, len(without_data.parts)
+    if not stopped_by and len(parts) == count:
+        return CapturedParts(parts, "", calls, unknown_sizes=unknown_sizes)
+    if len(parts) < count:  # it goes another way
+        return without_data
+    if calls.ways.differ:  # that what it runs is random is said elsewhere
+        return CapturedParts(parts, problem, calls, unknown_sizes=unknown_sizes)
+    assumed = (
+        f"assumes that the model takes the same way as with this batch, since its way depends on numbers ({stopped_by})"
+    )
+    return CapturedParts(parts, problem, calls, assumed, unknown_sizes)
+
+
+def _require_suitable(model: Model) -> None:
+    """Check that the module can be called with the batch, without remat.
+
+    Raises:
+        UsageError: If it raises an error of its own.
+    """
+    error = _error_of(model)
+    if error is not None:
+        raise UsageError(
+            f"{type(model.module).__name__} cannot be called with this batch: {type(error).__name__}: {error}",
+            hint="the batch is what the module is called with: x for model(x), (x, y) for model(x, y), "
+            '{"x": x} for model(x=x)',
+        ) from error
+
+
+def plannable(parts: list[Captured], calls: Calls) -> tuple[list[Captured], Calls, list[str]]:
+    """The parts that remat can plan; a warning tells of the others, which run without a plan, and why.
+
+    Raises:
+        CaptureFailed: If there is but one part, and it cannot be planned; or if none can.
+    """
+    refused: dict[int, CaptureFailed] = {}
+    for number, part in enumerate(parts):
+        try:
+            joint_inputs(part)
+        except CaptureFailed as error:
+            refused[number] = error
+    if not refused:
+        return parts, calls, []
+    first = next(iter(refused.values()))
+    if len(refused) == len(parts):
+        raise first
+    warn(
+        f"remat: {len(refused)} of the {len(parts)} parts of the model run without a plan: what they keep for the "
+        f"backward pass is counted, and cannot be made less ({first.message})"
+    )
+    planned = [part for number, part in enumerate(parts) if number not in refused]
+    return planned, calls.without(refused), [error.message for error in refused.values()]
+
+
+def _captured_with_data(model: Model, calls: Calls, way: Way) -> tuple[list[Captured], str]:
+    """As :func:`capture_parts`, but the forward pass of ``model`` is computed.
+
+    A copy of the module runs: it shares the parameters, which a forward pass does not change, and has buffers and
+    everything else of its own. What the pass makes stays in memory until the caller drops the result and ``calls``.
+
+    Args:
+        model: The module, and a batch with numbers as those in training.
+        calls: Receives what the compiled graphs are given and return.
+        way: What compiles it.
+
+    Raises:
+        CaptureFailed: If the module cannot be copied.
+    """
+    return capture_parts(Model(_twin(model.module), model.inputs, model.keywords, None), None, calls, way)
+
+
+def _error_of(model: Model) -> Exception | None:
+    """What a copy of ``model`` raises when its forward pass is computed on the batch; None if nothing.
+
+    Raises:
+        CaptureFailed: If the module cannot be copied.
+    """
+    import torch
+
+    twin = _twin(model.module)
+    try:
+        with undisturbed(), torch.enable_grad():
+            twin(*model.inputs, **model.keywords)
+    except Exception as error:  # it is the user's module
+        return error
+    return None
+
+
+def _twin(module: Module) -> Module:
+    """A copy of ``module`` that shares its parameters, and has buffers and everything else of its own."""
+    shared = {id(parameter): parameter for parameter in module.parameters()}
+    shared |= {id(tensor): tensor.detach().clone() for tensor in _computed(module)}
+    try:
+        return copy.deepcopy(module, shared)
+    except Exception as error:  # the user's module may hold anything
+        raise _uncopied(error) from error
+
+
+def _uncopied(error: Exception) -> CaptureFailed:
+    """The error for a module that cannot be copied."""
+    return CaptureFailed(
+        f"the module cannot be copied: {type(error).__name__}: {error}",
+        hint="fit captures a copy without data; remat export torch:FILE.py:NAME needs none",
+    )
+
+
+def fake_copy(model: Model) -> tuple[Model, FakeMode]:
+    """``model`` with fake tensors, and their mode. Everything else in it is copied."""
+    mode = fake_mode()
+    tensors = [*model.module.parameters(), *model.module.buffers()]
+    copies = {id(tensor): mode.from_tensor(tensor) for tensor in tensors}
+    copies |= {id(tensor): mode.from_tensor(tensor.detach()) for tensor in _computed(model.module)}
+    try:
+        module = copy.deepcopy(model.module, copies)
+    except Exception as error:  # the user's module may hold anything
+        raise _uncopied(error) from error
+    inputs = tuple(_fake_leaves(item, mode) for item in model.inputs)
+    keywords = {key: _fake_leaves(item, mode) for key, item in model.keywords.items()}
+    return Model(module, inputs, keywords, None), mode
+
+
+def _computed(module: Module) -> list[Tensor]:
+    """Tensors in a module that a computation made, as the old ``weight_norm`` does; ``deepcopy`` refuses them."""
+    import torch
+
+    held = [item for part in module.modules() for item in vars(part).values()]
+    return [item for item in held if isinstance(item, torch.Tensor) and not item.is_leaf]
+
+
+def _fake_leaves(tree: Any, mode: FakeMode) -> Any:
+    """Nested tuples, lists and mappings with a fake tensor in place of every tensor."""
+    import torch
+
+    if isinstance(tree, torch.Tensor):
+        return mode.from_tensor(tree)
+    if isinstance(tree, Mapping):
+        return {key: _fake_leaves(item, mode) for key, item in tree.items()}
+    if type(tree) in {list, tuple}:
+        return type(tree)(_fake_leaves(item, mode) for item in tree)
+    return tree
+
+
+def eager_bytes(fake: Model, mode: FakeMode, returns: Returns | None, loss: Loss | None) -> int | None:
+    """Peak bytes of one step in eager mode, workspace of operations left out.
+
+    The results are held until the end of the backward pass. Gradients are there at the end, and not at the start. It
+    comes after the capture, since the first call of a module may change it.
+
+    Args:
+        fake: A module and its batch without data.
+        mode: Their mode.
+        returns: The results that take a gradient; None to find out.
+        loss: What the loop computes from the results; None for a usual loss.
+
+    Returns:
+        The bytes, parameters, buffers and inputs included; None if fake tensors cannot follow the step.
+    """
+    import torch
+
+    module = fake.module
+    batch = [tensor for _, tensor in leaves([fake.inputs, fake.keywords])]
+    fixed = [*module.parameters(), *module.buffers(), *batch]
+    try:
+        with silent_fakes(), mode, torch.enable_grad(), live_storages()(fixed) as live:
+            output = module(*fake.inputs, **fake.keywords)
+            roots = chosen_results(output, returns).tensors if loss is None else [loss(output)]
+            torch.autograd.backward(list(map(usual_loss(), roots)))
+    except Exception:  # anything can happen in a user's model; the figure is for information only
+        return None
+    finally:
+        module.zero_grad(set_to_none=True)
+    return sum({storage(one): storage_bytes(one) for one in fixed}.values()) + int(live.peak_bytes)
