@@ -344,6 +344,34 @@ def test_the_gradient_of_dropout_is_two_products(dtype):
     assert torch.equal(aot_autograd.dropout_backward(gradient, mask, 1 / 0.85), kernel)
 
 
+def test_the_gradient_of_a_layer_norm_is_that_of_a_contiguous_copy():
+    gradient, x = torch.randn(6, 4, 5).permute(1, 2, 0), torch.randn(4, 5, 6)
+    weight, bias = torch.randn(6), torch.randn(6)
+    _, mean, deviation = torch.ops.aten.native_layer_norm(x, [6], weight, bias, 1e-5)
+    rest = ([6], mean, deviation, weight, bias, [True, True, True])
+    kernel = torch.ops.aten.native_layer_norm_backward(gradient, x, *rest)
+    ours = aot_autograd.layer_norm_backward(gradient, x, *rest)
+    assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(ours, kernel, strict=True))
+    assert kernel[0].is_contiguous()
+    assert aot_autograd.layer_norm_backward(gradient.contiguous(), x, *rest) is NotImplemented
+    assert aot_autograd.layer_norm_backward(gradient, x.permute(1, 0, 2), *rest) is NotImplemented
+
+
+def test_the_words_for_a_tensor_that_was_changed_in_place():
+    x = torch.ones(2, requires_grad=True)
+    kept = x * 2
+    out = kept.exp().sum()
+    assert not autograd.was_changed_in_place(RuntimeError("another"))
+    squared = (kept * kept).sum()
+    kept.data.add_(1)  # not seen by autograd
+    out.backward(retain_graph=True)
+    with torch.no_grad():
+        kept.add_(1)
+    with pytest.raises(RuntimeError) as raised:
+        squared.backward()
+    assert autograd.was_changed_in_place(raised.value)
+
+
 def test_a_module_may_have_another_call():
     module = torch.nn.Linear(2, 2)
     assert dynamo.call_of(module) is None

@@ -10,8 +10,7 @@ import pytest
 
 import remat_cli as remat
 from remat_cli.cli.main import run
-from remat_cli.frontends import frameworks
-from remat_cli.registry import Registry
+from remat_cli.frontends.frameworks import FRAMEWORKS
 
 ROOT = Path(__file__).parents[2]
 TOY = ROOT / "docs/examples/toy_framework.py"
@@ -25,13 +24,12 @@ def build():
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    """A table of frameworks with one more line; the step of a user in the current folder."""
+    """An entry point for one more framework; the step of a user in the current folder."""
     spec = importlib.util.spec_from_file_location("toy_framework", TOY)
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(__import__("sys").modules, "toy_framework", module)
     spec.loader.exec_module(module)
-    table = dict(frameworks.FRAMEWORKS.table) | {"toy": "toy_framework:Toy"}
-    monkeypatch.setattr(frameworks, "FRAMEWORKS", Registry("framework", table, frameworks.FRAMEWORKS.group))
+    monkeypatch.setitem(FRAMEWORKS.entries, "toy", "toy_framework:Toy")
     monkeypatch.chdir(tmp_path)
     Path("step.py").write_text(STEP, encoding="utf-8")
     return module.Toy()

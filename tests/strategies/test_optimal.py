@@ -113,7 +113,8 @@ def test_a_schedule_is_settled_when_no_solver_could_tell_more_whatever_gap_was_a
     task = Task(graph, no_remat_peak(graph))
     for gap, share, settled in ((1e-4, 1e-6, True), (1e-4, 2e-6, False), (1e-7, 1e-6, True), (0.0, 2e-6, False)):
         best = Incumbent.of(task, Context(Control(), Highs(), gap=gap))
-        best.cost = 2 * graph.total_cost
+        assert best.best is not None
+        best.best = replace(best.best, cost=2 * graph.total_cost)
         best.raise_bound(Bound(best.cost * (1 - share), Scope.ANY_ORDER))
         assert (best.verdict >= Verdict.SETTLED) is settled
     nothing = Incumbent.of(Task(graph, 1), Context(Control(), Highs()))

@@ -21,8 +21,9 @@ from remat_cli.reports.words import certainty
 from remat_cli.solvers.base import Request
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.annealing.walk import Problem, Walk
-from remat_cli.strategies.base import Context, Task
+from remat_cli.strategies.base import Context, Schedule, Task
 from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.objective import Evaluation
 from remat_cli.strategies.retention.proof import InStageProof, InStageProofs, Proof
 from remat_cli.strategies.retention.reduced_cost import Cheaper
 from remat_cli.tolerances import SETTLED
@@ -117,7 +118,7 @@ def test_what_is_below_a_ceiling_stays_and_what_is_above_it_goes() -> None:
         stated = cover_bound.price_model(end, budget)
         weights = [rng.choice((0.0, rng.random() / 6)) for _ in stated.rows]
         solved = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
-        solved.cost = 2 * least
+        solved.best = Evaluation(Schedule(tuple(range(len(graph.nodes)))), 2 * least, budget)  # whatever it may be
         for prices in (stated.prices(weights), Cheaper.than_best(solved).prices):
             for ceiling in (least, least + rng.random() * (least - graph.total_cost), least - 0.5):
                 cheaper = Cheaper(end, graph.total_cost, ceiling, prices)

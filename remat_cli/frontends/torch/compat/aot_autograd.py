@@ -40,17 +40,17 @@ def dropout_backward(gradient: Tensor, mask: Tensor, scale: float) -> Tensor:
 
 
 def layer_norm_backward(gradient: Tensor, normalized: Tensor, *rest: Any) -> Any:
-    """The gradients of a layer norm, from contiguous copies, which PyTorch's kernel makes where it has to.
+    """The gradients of a layer norm from a contiguous copy of ``gradient``, as PyTorch's kernel makes it.
 
     The kernel's results are contiguous. Without data, PyTorch takes them to lie as ``gradient`` does, and a copy into
-    that layout would change the order of later sums. And a plan sees the copies, which the kernel holds while it runs.
+    that layout would change the order of later sums. And a plan sees the copy, which the kernel holds while it runs.
     """
     import torch
 
-    if gradient.is_contiguous() and normalized.is_contiguous():
-        return NotImplemented  # nothing to copy: the operator stays as it is
-    operator = torch.ops.aten.native_layer_norm_backward.default
-    return operator(gradient.contiguous(), normalized.contiguous(), *rest)
+    if gradient.is_contiguous() or not normalized.is_contiguous():
+        # Nothing to copy; or the input, too, and a backward operator has to get what its forward operator got.
+        return NotImplemented
+    return torch.ops.aten.native_layer_norm_backward.default(gradient.contiguous(), normalized, *rest)
 
 
 def min_cut(joint: GraphModule, joint_inputs: Any, **options: Any) -> tuple[GraphModule, GraphModule]:
