@@ -17,7 +17,8 @@ _HEAD = """\
 Made by `make foreign` from `foreign.json`; do not edit. Small sizes, random weights, training mode, one core of a CPU.
 
 Three steps of AdamW as loops are written: `out = model(batch)`, `loss = criterion(out)`, `loss.backward()`. `fit` has
-its default costs and {limit} for each search. The budget is 60, 70 or 80% of eager mode's measured peak in turn; where
+its default costs; the limit of the last run was {limit} for each search, and that of older rows at most 60 s. The
+budget is 60, 70 or 80% of eager mode's measured peak in turn; where
 no plan fits that, the least number of bytes that the refusal names (`*`). *predicted*: the peak of the plan, with
 parameters and inputs. *peak*: the largest sum of what PyTorch's allocator handed out in a step, by the events of the
 profiler, with parameters and inputs. *bits*: whose losses, parameters and buffers after the third step are the same.
