@@ -232,7 +232,7 @@ class Bench:
     def remat(self, peer: Row, fixed: int, limit_s: float) -> Row:
         from remat_cli.api import SolveOptions
         from remat_cli.api.fitting import CachedPlanner
-        from remat_cli.frontends.torch.training.fitting import fit_module
+        from remat_cli.frontends.torch.train.fitting import fit_module
         from remat_cli.units import parse_budget
 
         plans: list[Any] = []

@@ -30,7 +30,7 @@ class Subject:
 
     def fit(self, planner: Callable[[Any], Any], reserve_bytes: int = 0, *, cost: str = "measured") -> Subject:
         """Train by plan from now on; graphs have measured sizes and times, unless ``cost`` says otherwise."""
-        from remat_cli.frontends.torch.training.fitting import fit_module
+        from remat_cli.frontends.torch.train.fitting import fit_module
 
         self.module = fit_module(
             self.owner, self.inputs, planner, cost=cost, reserve_bytes=reserve_bytes, unknown="error"

@@ -251,8 +251,8 @@ def _graphs(module: Any, inputs: dict[str, Any]) -> tuple[Any, Any]:
 
     from remat_cli.api import SolveOptions, solve, unfit
     from remat_cli.frontends.aten.program import TANGENTS
-    from remat_cli.frontends.torch.capturing import costs
-    from remat_cli.frontends.torch.training import fitting
+    from remat_cli.frontends.torch.capture import costs
+    from remat_cli.frontends.torch.train import fitting
 
     found, counted = [], []
     model = costs.cost_model("device")
@@ -295,8 +295,8 @@ def _step(graph: Any, statements: Any) -> Callable[[], Any]:
     """A step by plan, as ``remat run`` runs it: with random weights and inputs."""
     import torch
 
-    from remat_cli.frontends.torch.executing.program import program
-    from remat_cli.frontends.torch.measuring.operations import place_tensor, seeded
+    from remat_cli.frontends.torch.execute.program import program
+    from remat_cli.frontends.torch.measure.operations import place_tensor, seeded
     from remat_cli.frontends.torch.reading import read_step
 
     function = program(graph, statements, "cpu")

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from remat_cli.errors import StrategyMismatch as StrategyMismatch
     from remat_cli.errors import UsageError as UsageError
     from remat_cli.frontends.ran import Ran as Ran
-    from remat_cli.frontends.torch.training.report import Fitted as Fitted
+    from remat_cli.frontends.torch.train.report import Fitted as Fitted
     from remat_cli.graph.model import Graph as Graph
     from remat_cli.graph.model import Node as Node
     from remat_cli.graph.model import Phase as Phase
@@ -137,7 +137,7 @@ else:
             "UsageError",
         ),
         "remat_cli.frontends.ran": ("Ran",),
-        "remat_cli.frontends.torch.training.report": ("Fitted",),
+        "remat_cli.frontends.torch.train.report": ("Fitted",),
         "remat_cli.graph.model": ("Graph", "Node", "Phase"),
         "remat_cli.plan.check": ("Report",),
         "remat_cli.plan.comparison": ("Comparison", "Ended", "Linked", "Row"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat_cli.control import Progress
 from remat_cli.frontends.messages import clear_live, show_live, tell_stderr
-from remat_cli.frontends.torch.training.report import Fitted, saving
+from remat_cli.frontends.torch.train.report import Fitted, saving
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.replay import replay

@@ -26,8 +26,8 @@ from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_size
 
 if TYPE_CHECKING:
-    from remat_cli.frontends.torch.training.module_plans import Unknown
-    from remat_cli.frontends.torch.training.report import Fitted
+    from remat_cli.frontends.torch.train.module_plans import Unknown
+    from remat_cli.frontends.torch.train.report import Fitted
 
 AUTO = "auto"
 """The budget that is all the memory there is."""
@@ -143,10 +143,10 @@ def fit(
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
-    from remat_cli.frontends.torch.training.arguments import require_batch, require_module, require_results
-    from remat_cli.frontends.torch.training.distributed import inside, require_whole
-    from remat_cli.frontends.torch.training.fitting import MEASURED
-    from remat_cli.frontends.torch.training.module_call import fit_first_call
+    from remat_cli.frontends.torch.train.arguments import require_batch, require_module, require_results
+    from remat_cli.frontends.torch.train.distributed import inside, require_whole
+    from remat_cli.frontends.torch.train.fitting import MEASURED
+    from remat_cli.frontends.torch.train.module_call import fit_first_call
 
     require_module(module, batch)
     require_results(returns)
@@ -195,8 +195,8 @@ class _Request:
 
     def fit(self, module: Any, batch: Any) -> None:
         """Fit ``module``, and say what came of it."""
-        from remat_cli.frontends.torch.training.arguments import free_budget
-        from remat_cli.frontends.torch.training.distributed import is_first, least_of_all
+        from remat_cli.frontends.torch.train.arguments import free_budget
+        from remat_cli.frontends.torch.train.distributed import is_first, least_of_all
 
         announcer = Announcer.of(module, quiet=not is_first())
         budget = self.budget
@@ -237,10 +237,10 @@ def _fit_together(
     module: Any, batch: Any, planner: CachedPlanner, lengths: Sequence[int], arguments: Mapping[str, Any]
 ) -> None:
     """Fit ``module`` in all processes at once: for batches of ``lengths``, the longest first, then for its own."""
-    from remat_cli.frontends.torch.training.arguments import buffer_bytes, stretched
-    from remat_cli.frontends.torch.training.distributed import SharedPlanner, processes
-    from remat_cli.frontends.torch.training.fitting import fit_module
-    from remat_cli.frontends.torch.training.module_call import unchanged_on_error
+    from remat_cli.frontends.torch.train.arguments import buffer_bytes, stretched
+    from remat_cli.frontends.torch.train.distributed import SharedPlanner, processes
+    from remat_cli.frontends.torch.train.fitting import fit_module
+    from remat_cli.frontends.torch.train.module_call import unchanged_on_error
 
     shared = SharedPlanner(planner, planner.plans.append)
     # Graphs that come in training count buffers twice, since there these cannot be distinguished from inputs.
@@ -269,8 +269,8 @@ def fitted(module: Any) -> Fitted | None:
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
-    from remat_cli.frontends.torch.training.distributed import inside
-    from remat_cli.frontends.torch.training.module_call import report_of
+    from remat_cli.frontends.torch.train.distributed import inside
+    from remat_cli.frontends.torch.train.module_call import report_of
 
     report: Fitted | None = report_of(inside(module))
     return report
@@ -287,8 +287,8 @@ def unfit(module: Any) -> Any:
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
-    from remat_cli.frontends.torch.training import module_call
-    from remat_cli.frontends.torch.training.distributed import inside
+    from remat_cli.frontends.torch.train import module_call
+    from remat_cli.frontends.torch.train.distributed import inside
 
     module_call.unfit(inside(module))
     return module
@@ -305,8 +305,8 @@ def plans_of(module: Any) -> tuple[Plan, ...]:
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
-    from remat_cli.frontends.torch.training import module_call
-    from remat_cli.frontends.torch.training.distributed import inside
+    from remat_cli.frontends.torch.train import module_call
+    from remat_cli.frontends.torch.train.distributed import inside
 
     plans: tuple[Plan, ...] = module_call.plans_of(inside(module))
     return plans
@@ -372,7 +372,7 @@ class CachedPlanner:
 
     def _taken(self, graph: Graph, statements: Sequence[Statement]) -> int:
         """What PyTorch's allocator takes for a plan on CUDA."""
-        from remat_cli.frontends.torch.measuring.allocator import least_limit
+        from remat_cli.frontends.torch.measure.allocator import least_limit
 
         return least_limit(graph, statements, state_bytes=self.state_bytes)
 

@@ -14,7 +14,7 @@ from remat_cli.tracebacks import door
 
 if TYPE_CHECKING:
     from remat_cli.frontends.ran import Ran
-    from remat_cli.frontends.torch.training.backend import Unplanned
+    from remat_cli.frontends.torch.train.backend import Unplanned
     from remat_cli.planning.solved import Solved
 
 
@@ -248,6 +248,6 @@ def remat_backend(
         UsageError: If a plan is not valid, or its graph is not of PyTorch, or ``unknown`` is neither.
         InputError: If a file holds no plan.
     """
-    from remat_cli.frontends.torch.training import remat_backend as backends
+    from remat_cli.frontends.torch.train import remat_backend as backends
 
     return backends.remat_backend(*map(as_plan, plans), unknown=unknown, compiler=compiler)

@@ -10,10 +10,10 @@ from remat_cli.api.arguments import as_text, as_training_budget, options_of
 from remat_cli.api.documents import as_plan
 from remat_cli.api.fitting import TIME_LIMIT_S, CachedPlanner, plan_folder
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.capturing.costs import cost_model
+from remat_cli.frontends.torch.capture.costs import cost_model
 from remat_cli.frontends.torch.inductor.partitioner import Partitioner, settings_with
-from remat_cli.frontends.torch.training.backend import Compiled, finder_of, no_plan
-from remat_cli.frontends.torch.training.inductor_backend import costed, device_of, finder
+from remat_cli.frontends.torch.train.backend import Compiled, finder_of, no_plan
+from remat_cli.frontends.torch.train.inductor_backend import costed, device_of, finder
 from remat_cli.graph.io import graph_sha256
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.planning.options import SolveOptions

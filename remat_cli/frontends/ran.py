@@ -15,7 +15,7 @@ class Memory:
         predicted_without_workspace: The same, if no kernel had a workspace.
         measured: On a CPU, all live buffers after every operation; on a GPU, all bytes that the allocator handed out.
         predicted_blocks: On CUDA with PyTorch, the bytes in allocated blocks, by simulation of the allocator
-            (:func:`remat_cli.frontends.torch.measuring.allocator.footprint`); otherwise None.
+            (:func:`remat_cli.frontends.torch.measure.allocator.footprint`); otherwise None.
         predicted_reserved: On CUDA with PyTorch, the bytes taken from the device, by the same simulation; otherwise
             None.
         reserved: On CUDA with PyTorch, the bytes taken from the device; otherwise None.

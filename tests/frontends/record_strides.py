@@ -16,7 +16,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from remat_cli.frontends.torch.executing.strides import OTHER_STRIDES
+from remat_cli.frontends.torch.execute.strides import OTHER_STRIDES
 from remat_cli.frontends.torch.operators import OPERATORS
 
 SAMPLES = 6

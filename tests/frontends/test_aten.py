@@ -21,10 +21,10 @@ from remat_cli.frontends.aten.importing import import_aten
 from remat_cli.frontends.aten.symbols import evaluate, symbols
 from remat_cli.frontends.aten.views import viewable
 from remat_cli.frontends.imported import Wishes
-from remat_cli.frontends.torch.capturing.capture import capture, fake_mode
-from remat_cli.frontends.torch.capturing.construction import build_model
-from remat_cli.frontends.torch.capturing.costs import cost_model
-from remat_cli.frontends.torch.capturing.lower import lower
+from remat_cli.frontends.torch.capture.capture import capture, fake_mode
+from remat_cli.frontends.torch.capture.construction import build_model
+from remat_cli.frontends.torch.capture.costs import cost_model
+from remat_cli.frontends.torch.capture.lower import lower
 from remat_cli.graph.io import load_graph
 from remat_cli.graph.model import Phase
 from remat_cli.zoo.training import Backward

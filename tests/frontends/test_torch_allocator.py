@@ -17,8 +17,8 @@ from torch_plans import graph_of, plan_of, repeated
 from remat_cli.api import SolveOptions
 from remat_cli.api.fitting import CachedPlanner
 from remat_cli.errors import Infeasible
-from remat_cli.frontends.torch.executing.program import defined
-from remat_cli.frontends.torch.measuring.allocator import (
+from remat_cli.frontends.torch.execute.program import defined
+from remat_cli.frontends.torch.measure.allocator import (
     BLOCK_BYTES,
     LIBRARY_BYTES,
     CachingAllocator,

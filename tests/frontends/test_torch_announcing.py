@@ -14,7 +14,7 @@ import remat_cli
 from remat_cli.api.announcing import Announcer
 from remat_cli.control import Progress
 from remat_cli.frontends.messages import clear_live, show_live, tell_stderr, warn
-from remat_cli.frontends.torch.training.report import Fitted, saving
+from remat_cli.frontends.torch.train.report import Fitted, saving
 from remat_cli.planning.options import SolveOptions
 from remat_cli.zoo.registry import build_graph
 

@@ -14,10 +14,10 @@ from torch import nn
 
 from remat_cli.cli.main import run
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.capturing import construction
-from remat_cli.frontends.torch.capturing.capture import fake_mode
-from remat_cli.frontends.torch.capturing.construction import build_model
-from remat_cli.frontends.torch.capturing.naming import place_in
+from remat_cli.frontends.torch.capture import construction
+from remat_cli.frontends.torch.capture.capture import fake_mode
+from remat_cli.frontends.torch.capture.construction import build_model
+from remat_cli.frontends.torch.capture.naming import place_in
 from remat_cli.frontends.torch.compat.fake_tensors import is_fake
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.graph.io import dump_document, graph_to_document

@@ -20,14 +20,14 @@ from torch_plans import graph_of
 from remat_cli.api import SolveOptions, fit, fitted, plans_of
 from remat_cli.control import Control
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.executing.forward_backward import forward_backward
-from remat_cli.frontends.torch.executing.host_copies import CudaQueues, HostLink, Stream, pinned_bytes
-from remat_cli.frontends.torch.executing.program import program
-from remat_cli.frontends.torch.measuring.memory import live_storages
-from remat_cli.frontends.torch.measuring.operations import place_tensors
+from remat_cli.frontends.torch.execute.forward_backward import forward_backward
+from remat_cli.frontends.torch.execute.host_copies import CudaQueues, HostLink, Stream, pinned_bytes
+from remat_cli.frontends.torch.execute.program import program
+from remat_cli.frontends.torch.measure.memory import live_storages
+from remat_cli.frontends.torch.measure.operations import place_tensors
 from remat_cli.frontends.torch.reading import read_step
-from remat_cli.frontends.torch.training.fitting import fit_module
-from remat_cli.frontends.torch.training.module_call import report_of
+from remat_cli.frontends.torch.train.fitting import fit_module
+from remat_cli.frontends.torch.train.module_call import report_of
 from remat_cli.graph.model import Graph, Node
 from remat_cli.kernels import compiling
 from remat_cli.plan.check import check

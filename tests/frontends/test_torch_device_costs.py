@@ -16,7 +16,7 @@ from remat_cli.cli.main import run
 from remat_cli.errors import InputError
 from remat_cli.frontends.rates import KINDS, Rates, rate_at, read_rates
 from remat_cli.frontends.torch import export
-from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
+from remat_cli.frontends.torch.capture.costs import CostModel, cost_model
 from remat_cli.frontends.torch.costing import device as costing_device
 from remat_cli.frontends.torch.costing import work
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from remat_cli.api import SolveOptions, fit
-from remat_cli.frontends.torch.capturing.random_state import starts
-from remat_cli.frontends.torch.training.module_call import report_of
+from remat_cli.frontends.torch.capture.random_state import starts
+from remat_cli.frontends.torch.train.module_call import report_of
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),

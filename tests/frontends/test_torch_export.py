@@ -14,11 +14,11 @@ from torch import nn
 
 from remat_cli import fit
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.capturing.construction import as_model
-from remat_cli.frontends.torch.executing.program import program
+from remat_cli.frontends.torch.capture.construction import as_model
+from remat_cli.frontends.torch.execute.program import program
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
-from remat_cli.frontends.torch.measuring.memory import live_storages
+from remat_cli.frontends.torch.measure.memory import live_storages
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.document import parse_document
 from remat_cli.graph.io import dump_document, graph_from_document, graph_to_document

@@ -17,7 +17,7 @@ from torch_plans import plan_of, repeated
 import remat_cli
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
-from remat_cli.frontends.torch.training.fitting import fit_module
+from remat_cli.frontends.torch.train.fitting import fit_module
 
 run_plan = Torch().run
 

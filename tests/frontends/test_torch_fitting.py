@@ -15,10 +15,10 @@ from torch_plans import plan_of, repeated
 from remat_cli.api import SolveOptions, fit
 from remat_cli.api.fitting import CachedPlanner
 from remat_cli.errors import CaptureFailed, Infeasible, LimitReached, UsageError
-from remat_cli.frontends.torch.executing.forward_backward import forward_backward
-from remat_cli.frontends.torch.training import backend as training
-from remat_cli.frontends.torch.training.fitting import fit_module
-from remat_cli.frontends.torch.training.module_call import report_of
+from remat_cli.frontends.torch.execute.forward_backward import forward_backward
+from remat_cli.frontends.torch.train import backend as training
+from remat_cli.frontends.torch.train.fitting import fit_module
+from remat_cli.frontends.torch.train.module_call import report_of
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.model import Compute
 

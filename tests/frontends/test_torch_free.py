@@ -13,8 +13,8 @@ from torch import nn
 import remat_cli
 from remat_cli.errors import UsageError
 from remat_cli.frontends.available import available_bytes
-from remat_cli.frontends.torch.training import arguments
-from remat_cli.frontends.torch.training.arguments import Arguments
+from remat_cli.frontends.torch.train import arguments
+from remat_cli.frontends.torch.train.arguments import Arguments
 from remat_cli.planning.options import SolveOptions
 from remat_cli.units import parse_budget
 

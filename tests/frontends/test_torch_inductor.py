@@ -20,8 +20,8 @@ from torch._inductor.utils import run_and_get_code
 from torch.profiler import ProfilerActivity, profile
 
 import remat_cli as remat
-from remat_cli.frontends.torch.capturing.capture import capture, fake_mode
-from remat_cli.frontends.torch.capturing.construction import build_model
+from remat_cli.frontends.torch.capture.capture import capture, fake_mode
+from remat_cli.frontends.torch.capture.construction import build_model
 from remat_cli.frontends.torch.compat.inductor import loop_choices
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.inductor import image_layouts

@@ -15,10 +15,10 @@ from torch import nn
 
 from remat_cli import fit, unfit
 from remat_cli.errors import Infeasible, UsageError
-from remat_cli.frontends.torch.executing.forward_backward import forward_backward
-from remat_cli.frontends.torch.training import backend as training
-from remat_cli.frontends.torch.training import module_call
-from remat_cli.frontends.torch.training.fitting import fit_module
+from remat_cli.frontends.torch.execute.forward_backward import forward_backward
+from remat_cli.frontends.torch.train import backend as training
+from remat_cli.frontends.torch.train import module_call
+from remat_cli.frontends.torch.train.fitting import fit_module
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from remat_cli.api import SolveOptions, fit
 from remat_cli.errors import CaptureFailed, UsageError
-from remat_cli.frontends.torch.training.module_call import report_of
+from remat_cli.frontends.torch.train.module_call import report_of
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 FAST = SolveOptions(strategy="dtr")

@@ -17,9 +17,9 @@ from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.torch.document import TensorSpec
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
-from remat_cli.frontends.torch.measuring.operations import new_tensor, seeded
-from remat_cli.frontends.torch.training.fitting import fit_module
-from remat_cli.frontends.torch.training.remat_backend import remat_backend
+from remat_cli.frontends.torch.measure.operations import new_tensor, seeded
+from remat_cli.frontends.torch.train.fitting import fit_module
+from remat_cli.frontends.torch.train.remat_backend import remat_backend
 from remat_cli.zoo.registry import build_graph
 
 profile, run_plan = Torch().profile, Torch().run

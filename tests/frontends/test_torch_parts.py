@@ -15,10 +15,10 @@ from torch_plans import plan_of, repeated
 
 from remat_cli.cli.main import run
 from remat_cli.errors import CaptureFailed, NotOneGraph
-from remat_cli.frontends.torch.capturing.refusals import read_refusal, refusal_of
+from remat_cli.frontends.torch.capture.refusals import read_refusal, refusal_of
 from remat_cli.frontends.torch.export import export_model, export_parts
 from remat_cli.frontends.torch.framework import Torch
-from remat_cli.frontends.torch.training.remat_backend import remat_backend
+from remat_cli.frontends.torch.train.remat_backend import remat_backend
 
 run_plan = Torch().run
 

@@ -17,7 +17,7 @@ from remat_cli.api import SolveOptions, policy, solve
 from remat_cli.errors import Infeasible, StrategyMismatch, UsageError
 from remat_cli.frontends.torch.compat.operators import weak_storage
 from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.measuring.memory import live_storages
+from remat_cli.frontends.torch.measure.memory import live_storages
 from remat_cli.frontends.torch.models.gpt import Gpt2
 from remat_cli.frontends.torch.models.unet import UNet
 from remat_cli.frontends.torch.tensors import storage, storage_bytes

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_plans import plan_of, repeated
 
 from remat_cli.frontends.torch.framework import Torch
-from remat_cli.frontends.torch.training.fitting import fit_module
+from remat_cli.frontends.torch.train.fitting import fit_module
 
 run_plan = Torch().run
 

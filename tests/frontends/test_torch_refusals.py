@@ -13,11 +13,11 @@ from torch_plans import graph_of, plain, plan_of, repeated
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, ExitCode, OutOfMemory, UsageError
-from remat_cli.frontends.torch.executing import program as programs
-from remat_cli.frontends.torch.executing.out_of_memory import memory_told, no_memory, out_of_memory
+from remat_cli.frontends.torch.execute import program as programs
+from remat_cli.frontends.torch.execute.out_of_memory import memory_told, no_memory, out_of_memory
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
-from remat_cli.frontends.torch.training.remat_backend import remat_backend
+from remat_cli.frontends.torch.train.remat_backend import remat_backend
 from remat_cli.graph.io import dump_document, graph_to_document
 from remat_cli.plan.io import plan_to_document
 

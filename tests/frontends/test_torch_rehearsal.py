@@ -19,8 +19,8 @@ from remat_cli.errors import ExecutionFailed, ExitCode, UsageError
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
 from remat_cli.frontends.torch.codec import operator_named
 from remat_cli.frontends.torch.document import ITEM_BYTES, View
-from remat_cli.frontends.torch.executing import program
-from remat_cli.frontends.torch.executing.rehearsal import PAIRS, rehearse
+from remat_cli.frontends.torch.execute import program
+from remat_cli.frontends.torch.execute.rehearsal import PAIRS, rehearse
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.installed import BELOW

@@ -16,8 +16,8 @@ from torch_plans import plain, plan_of, repeated
 from remat_cli.api import SolveOptions, fit, fitted, plans_of
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.frontends.torch.compat.operators import profiler_events
-from remat_cli.frontends.torch.training.fitting import fit_module
-from remat_cli.frontends.torch.training.module_call import report_of
+from remat_cli.frontends.torch.train.fitting import fit_module
+from remat_cli.frontends.torch.train.module_call import report_of
 from remat_cli.plan.replay import replay
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")

@@ -15,12 +15,12 @@ from torch_plans import graph_of, plan_of, repeated
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, OutOfMemory, UsageError
 from remat_cli.frontends.captured.running import without_workspace
-from remat_cli.frontends.torch.executing import program as programs
-from remat_cli.frontends.torch.executing.strides import copied_bytes
+from remat_cli.frontends.torch.execute import program as programs
+from remat_cli.frontends.torch.execute.strides import copied_bytes
 from remat_cli.frontends.torch.framework import Torch
-from remat_cli.frontends.torch.measuring import run as running
-from remat_cli.frontends.torch.measuring.operations import place_tensors
-from remat_cli.frontends.torch.measuring.run import kept_tensor
+from remat_cli.frontends.torch.measure import run as running
+from remat_cli.frontends.torch.measure.operations import place_tensors
+from remat_cli.frontends.torch.measure.run import kept_tensor
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.io import dump_document
 from remat_cli.plan.check import check

@@ -14,7 +14,7 @@ from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, UsageError
 from remat_cli.frontends.torch.codec import operator_named
 from remat_cli.frontends.torch.document import Data
-from remat_cli.frontends.torch.executing.program import program
+from remat_cli.frontends.torch.execute.program import program
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.reading import read_step

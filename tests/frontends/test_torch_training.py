@@ -11,14 +11,14 @@ import torch_models
 from torch_plans import graph_of, plan_of, repeated
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.capturing.construction import as_model
-from remat_cli.frontends.torch.executing.forward_backward import forward_backward
+from remat_cli.frontends.torch.capture.construction import as_model
+from remat_cli.frontends.torch.execute.forward_backward import forward_backward
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
-from remat_cli.frontends.torch.measuring.memory import live_storages
-from remat_cli.frontends.torch.measuring.operations import place_tensors
+from remat_cli.frontends.torch.measure.memory import live_storages
+from remat_cli.frontends.torch.measure.operations import place_tensors
 from remat_cli.frontends.torch.reading import read_step
-from remat_cli.frontends.torch.training.remat_backend import remat_backend
+from remat_cli.frontends.torch.train.remat_backend import remat_backend
 from remat_cli.graph.io import dump_document
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.io import plan_to_document

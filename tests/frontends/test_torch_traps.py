@@ -14,19 +14,19 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_plans import graph_of, plan_of, repeated
 
-from remat_cli.frontends.torch.capturing.capture import capture, fake_mode
-from remat_cli.frontends.torch.capturing.construction import build_model
-from remat_cli.frontends.torch.capturing.lower import lower
+from remat_cli.frontends.torch.capture.capture import capture, fake_mode
+from remat_cli.frontends.torch.capture.construction import build_model
+from remat_cli.frontends.torch.capture.lower import lower
 from remat_cli.frontends.torch.document import FRONTEND
-from remat_cli.frontends.torch.executing import program as programs
-from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, forward_backward
-from remat_cli.frontends.torch.executing.program import program
+from remat_cli.frontends.torch.execute import program as programs
+from remat_cli.frontends.torch.execute.forward_backward import ForwardBackward, forward_backward
+from remat_cli.frontends.torch.execute.program import program
 from remat_cli.frontends.torch.framework import Torch
-from remat_cli.frontends.torch.measuring.operations import place_tensors
+from remat_cli.frontends.torch.measure.operations import place_tensors
 from remat_cli.frontends.torch.reading import read_step
-from remat_cli.frontends.torch.training import backend as training
-from remat_cli.frontends.torch.training.fitting import fit_module
-from remat_cli.frontends.torch.training.remat_backend import remat_backend
+from remat_cli.frontends.torch.train import backend as training
+from remat_cli.frontends.torch.train.fitting import fit_module
+from remat_cli.frontends.torch.train.remat_backend import remat_backend
 from remat_cli.plan.derive import derive
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")

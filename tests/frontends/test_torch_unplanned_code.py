@@ -15,10 +15,10 @@ from torch import nn
 
 from remat_cli.api import SolveOptions, fit, plans_of
 from remat_cli.errors import CaptureFailed, Infeasible, UsageError
-from remat_cli.frontends.torch.capturing.capture import Model, capture, fake_mode
-from remat_cli.frontends.torch.capturing.lower import lower
-from remat_cli.frontends.torch.training.budget_split import Reservation, saved_bytes
-from remat_cli.frontends.torch.training.module_call import report_of
+from remat_cli.frontends.torch.capture.capture import Model, capture, fake_mode
+from remat_cli.frontends.torch.capture.lower import lower
+from remat_cli.frontends.torch.train.budget_split import Reservation, saved_bytes
+from remat_cli.frontends.torch.train.module_call import report_of
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.derive import derive
 

@@ -14,8 +14,8 @@ from torch.profiler import ProfilerActivity, profile
 import remat_cli as remat
 from remat_cli.errors import ExecutionFailed
 from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.measuring import memory
-from remat_cli.frontends.torch.measuring.memory import with_workspaces
+from remat_cli.frontends.torch.measure import memory
+from remat_cli.frontends.torch.measure.memory import with_workspaces
 from remat_cli.graph.analysis import no_remat_peak
 
 _OTHER_BYTES = 256

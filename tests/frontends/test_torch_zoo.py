@@ -12,11 +12,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from remat_cli.api import SolveOptions, solve
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
-from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, forward_backward
-from remat_cli.frontends.torch.measuring.memory import live_storages
+from remat_cli.frontends.torch.execute.forward_backward import ForwardBackward, forward_backward
+from remat_cli.frontends.torch.measure.memory import live_storages
 from remat_cli.frontends.torch.models import resnet
-from remat_cli.frontends.torch.training import backend as training
-from remat_cli.frontends.torch.training.fitting import fit_module
+from remat_cli.frontends.torch.train import backend as training
+from remat_cli.frontends.torch.train.fitting import fit_module
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.check import check
 from remat_cli.plan.model import Compute

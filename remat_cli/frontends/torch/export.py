@@ -13,7 +13,7 @@ from typing import Any
 from remat_cli.errors import CaptureFailed, NotOneGraph
 from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.source import load_function
-from remat_cli.frontends.torch.capturing.capture import (
+from remat_cli.frontends.torch.capture.capture import (
     Captured,
     Model,
     Part,
@@ -23,12 +23,12 @@ from remat_cli.frontends.torch.capturing.capture import (
     divided,
     fake_mode,
 )
-from remat_cli.frontends.torch.capturing.construction import build_model, build_real, leaves_of
-from remat_cli.frontends.torch.capturing.costs import CostModel, cost_model
-from remat_cli.frontends.torch.capturing.lower import lowering
-from remat_cli.frontends.torch.capturing.naming import line_in
-from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
-from remat_cli.frontends.torch.capturing.refusals import in_no_part, not_captured, refusal_of
+from remat_cli.frontends.torch.capture.construction import build_model, build_real, leaves_of
+from remat_cli.frontends.torch.capture.costs import CostModel, cost_model
+from remat_cli.frontends.torch.capture.lower import lowering
+from remat_cli.frontends.torch.capture.naming import line_in
+from remat_cli.frontends.torch.capture.placeholders import joint_inputs
+from remat_cli.frontends.torch.capture.refusals import in_no_part, not_captured, refusal_of
 from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.inductor.joint import way_of
 from remat_cli.frontends.torch.installed import require_present

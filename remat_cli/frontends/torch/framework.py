@@ -50,24 +50,24 @@ class Torch(Framework[Step]):
 
     def difference(self, ours: Step, theirs: Step) -> str | None:
         """See :meth:`Framework.difference`."""
-        from remat_cli.frontends.torch.executing.same_graph import difference
+        from remat_cli.frontends.torch.execute.same_graph import difference
 
         return difference(ours, theirs)
 
     def require_harmless(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
         """See :meth:`Framework.require_harmless`. Every operation runs once on tensors without data."""
-        from remat_cli.frontends.torch.executing.rehearsal import rehearse
+        from remat_cli.frontends.torch.execute.rehearsal import rehearse
 
         rehearse(step, device, force=force, libraries=libraries)
 
     def operation_bench(self, step: Step, device: str, seed: int) -> AbstractContextManager[OperationBench]:
         """See :meth:`Framework.operation_bench`."""
-        from remat_cli.frontends.torch.measuring.profile import operation_bench
+        from remat_cli.frontends.torch.measure.profile import operation_bench
 
         return operation_bench(step, device, seed)
 
     def plan_bench(self, step: Step, device: str, seed: int, peak_bytes: int) -> AbstractContextManager[PlanBench]:
         """See :meth:`Framework.plan_bench`."""
-        from remat_cli.frontends.torch.measuring.run import plan_bench
+        from remat_cli.frontends.torch.measure.run import plan_bench
 
         return plan_bench(step, device, seed, peak_bytes)

@@ -24,7 +24,7 @@ from remat_cli.errors import Worded
 from remat_cli.files import cache_folder, read_text
 from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.rates import DTYPES, PRODUCT, REQUIRED, Curve, Rates, kept_rates, processor, read_rates
-from remat_cli.frontends.torch.executing.out_of_memory import memory_told, out_of_memory
+from remat_cli.frontends.torch.execute.out_of_memory import memory_told, out_of_memory
 
 RATES = "REMAT_RATES"
 """Environment variable with a file of rates, which are taken instead of those of the device at hand."""

@@ -1,6 +1,6 @@
 """Divides a joint graph by plan: two graphs of FX, in the order of the plan, which Inductor compiles.
 
-The plan is cut at the tangents, as in :mod:`remat_cli.frontends.torch.executing.forward_backward`: the forward graph
+The plan is cut at the tangents, as in :mod:`remat_cli.frontends.torch.execute.forward_backward`: the forward graph
 computes what is before, and returns the results and what is read after the cut. Each computation of a group becomes
 nodes of its own: a node that is computed twice is there twice, and an inlined one is there once for each group. The
 stored result of a group is marked, so that Inductor stores it; where it makes one loop of several groups, it may leave
@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from remat_cli.frontends.torch.capturing.capture import Captured, Inductor
-from remat_cli.frontends.torch.capturing.joint_program import tensor_name
-from remat_cli.frontends.torch.capturing.lower import Lowering
+from remat_cli.frontends.torch.capture.capture import Captured, Inductor
+from remat_cli.frontends.torch.capture.joint_program import tensor_name
+from remat_cli.frontends.torch.capture.lower import Lowering
 from remat_cli.frontends.torch.compat.aot_autograd import saved_description
 from remat_cli.frontends.torch.compat.inductor import apart, inlined, laid_out, lay_out_joined, leave_to_library, stored
 from remat_cli.frontends.torch.compat.operators import is_operator

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, UsageError
-from remat_cli.frontends.torch.capturing.capture import Captured, Inductor, Model, Take, Way, through_aot
+from remat_cli.frontends.torch.capture.capture import Captured, Inductor, Model, Take, Way, through_aot
 from remat_cli.frontends.torch.compat.aot_autograd import as_given, default_split, descriptors
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, is_fake, new_fake_mode
 from remat_cli.frontends.torch.compat.inductor import inductor, partitioner_base

@@ -11,8 +11,8 @@ from typing import Any
 
 from remat_cli.frontends.torch.compat.operators import last_call
 from remat_cli.frontends.torch.document import Input, Named
-from remat_cli.frontends.torch.measuring.memory import counted
-from remat_cli.frontends.torch.measuring.operations import Operations
+from remat_cli.frontends.torch.measure.memory import counted
+from remat_cli.frontends.torch.measure.operations import Operations
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 

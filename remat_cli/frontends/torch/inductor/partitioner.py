@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.capturing.capture import Captured, Model
-from remat_cli.frontends.torch.capturing.lower import lowering
-from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
-from remat_cli.frontends.torch.capturing.results import Use, tangent_numbers, with_tangents
+from remat_cli.frontends.torch.capture.capture import Captured, Model
+from remat_cli.frontends.torch.capture.lower import lowering
+from remat_cli.frontends.torch.capture.placeholders import joint_inputs
+from remat_cli.frontends.torch.capture.results import Use, tangent_numbers, with_tangents
 from remat_cli.frontends.torch.compat.aot_autograd import min_cut
 from remat_cli.frontends.torch.compat.fake_tensors import real_tensors
 from remat_cli.frontends.torch.compat.inductor import partitioner_base
@@ -165,7 +165,7 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
 def _sources() -> str:
     """A digest of the modules that decide what a plan becomes: a version under development has many."""
     here = Path(__file__).parent
-    paths = [path for folder in ("capturing", "compat", "inductor") for path in (here.parent / folder).glob("*.py")]
+    paths = [path for folder in ("capture", "compat", "inductor") for path in (here.parent / folder).glob("*.py")]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.capturing.capture import Calls, Captured, Results
-from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
+from remat_cli.frontends.torch.capture.capture import Calls, Captured, Results
+from remat_cli.frontends.torch.capture.placeholders import joint_inputs
 from remat_cli.frontends.torch.tensors import leaves, storage
 from remat_cli.frontends.torch.types import AutogradNode, FxGraph, FxNode, Operator, Tensor
 from remat_cli.printable import printable

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from remat_cli.errors import RematError, UsageError
-from remat_cli.frontends.torch.training.module_plans import Planner
+from remat_cli.frontends.torch.train.module_plans import Planner
 from remat_cli.frontends.torch.types import Module
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan

@@ -16,7 +16,7 @@ from remat_cli.frontends.aten.value_ranges import (
     OFFSETS,
     SHARES,
 )
-from remat_cli.frontends.torch.capturing.capture import Captured
+from remat_cli.frontends.torch.capture.capture import Captured
 from remat_cli.frontends.torch.codec import spec_of
 from remat_cli.frontends.torch.compat.aot_autograd import descriptors
 from remat_cli.frontends.torch.compat.fake_tensors import is_fake

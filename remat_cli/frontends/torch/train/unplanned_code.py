@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from remat_cli.frontends.torch.capturing.capture import Calls, Results, Tried
-from remat_cli.frontends.torch.capturing.random_state import undisturbed
+from remat_cli.frontends.torch.capture.capture import Calls, Results, Tried
+from remat_cli.frontends.torch.capture.random_state import undisturbed
 from remat_cli.frontends.torch.compat.autograd import (
     gradient_bytes,
     gradient_sizes,
@@ -26,7 +26,7 @@ from remat_cli.frontends.torch.compat.autograd import (
     parameter_of,
 )
 from remat_cli.frontends.torch.compat.fake_tensors import is_fake
-from remat_cli.frontends.torch.measuring.memory import changes_of
+from remat_cli.frontends.torch.measure.memory import changes_of
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.frontends.torch.types import AutogradNode, Tensor
 

@@ -17,13 +17,13 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.messages import warn
-from remat_cli.frontends.torch.capturing.capture import Captured
-from remat_cli.frontends.torch.capturing.placeholders import JointInput, joint_inputs, result_kind
-from remat_cli.frontends.torch.capturing.random_state import undisturbed
-from remat_cli.frontends.torch.capturing.results import Chosen, Use, tangent_numbers
+from remat_cli.frontends.torch.capture.capture import Captured
+from remat_cli.frontends.torch.capture.placeholders import JointInput, joint_inputs, result_kind
+from remat_cli.frontends.torch.capture.random_state import undisturbed
+from remat_cli.frontends.torch.capture.results import Chosen, Use, tangent_numbers
 from remat_cli.frontends.torch.compat.fake_tensors import is_fake, silent_fakes
 from remat_cli.frontends.torch.compat.operators import weak_storage
-from remat_cli.frontends.torch.measuring.memory import changes_of, live_storages
+from remat_cli.frontends.torch.measure.memory import changes_of, live_storages
 from remat_cli.frontends.torch.tensors import dense_bytes, is_random, leaves, storage, storage_bytes
 from remat_cli.frontends.torch.types import FakeMode, Tensor
 from remat_cli.units import format_bytes

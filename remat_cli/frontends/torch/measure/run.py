@@ -12,13 +12,13 @@ from remat_cli.frontends.captured.running import ComparedTensor, MeasuredPlan, P
 from remat_cli.frontends.ran import Memory
 from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.document import Step
-from remat_cli.frontends.torch.executing.host_copies import CudaQueues
-from remat_cli.frontends.torch.executing.out_of_memory import memory_told
-from remat_cli.frontends.torch.executing.program import Program, Tangent, generator_state, program
-from remat_cli.frontends.torch.executing.strides import copied_bytes
-from remat_cli.frontends.torch.measuring.allocator import footprint, start_libraries
-from remat_cli.frontends.torch.measuring.memory import live_storages
-from remat_cli.frontends.torch.measuring.operations import new_tensor, place_tensors, seeded
+from remat_cli.frontends.torch.execute.host_copies import CudaQueues
+from remat_cli.frontends.torch.execute.out_of_memory import memory_told
+from remat_cli.frontends.torch.execute.program import Program, Tangent, generator_state, program
+from remat_cli.frontends.torch.execute.strides import copied_bytes
+from remat_cli.frontends.torch.measure.allocator import footprint, start_libraries
+from remat_cli.frontends.torch.measure.memory import live_storages
+from remat_cli.frontends.torch.measure.operations import new_tensor, place_tensors, seeded
 from remat_cli.frontends.torch.types import Tensor
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Plan, Statement

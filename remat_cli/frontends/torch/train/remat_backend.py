@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from remat_cli.frontends.torch.inductor.joint import way_of
-from remat_cli.frontends.torch.training.backend import (
+from remat_cli.frontends.torch.train.backend import (
     Backend,
     Find,
     Refuse,
@@ -41,7 +41,7 @@ def backend_with(compiler: str, find: Find, refuse: Refuse, results: Results | N
     way_of(compiler)
     if compiler == "inductor":
         # Importing it imports Inductor.
-        from remat_cli.frontends.torch.training.inductor_backend import inductor_backend
+        from remat_cli.frontends.torch.train.inductor_backend import inductor_backend
 
         return inductor_backend(find, refuse, results)
     return backend_of(find, refuse, results)

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.frontends.torch.document import Argument, Place, Step, TensorSpec, Value, tensors_read
-from remat_cli.frontends.torch.executing.program import Writer, defined
+from remat_cli.frontends.torch.execute.program import Writer, defined
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Allocate, Compute, Deallocate, Offload, Prefetch, Release, Statement

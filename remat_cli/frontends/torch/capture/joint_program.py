@@ -14,10 +14,10 @@ from typing import Any
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.aten.phases import ancestors, dependent, split, tangents_call
 from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorType
-from remat_cli.frontends.torch.capturing.capture import Captured
-from remat_cli.frontends.torch.capturing.naming import module_path, place_in, places_told
-from remat_cli.frontends.torch.capturing.placeholders import JointInput
-from remat_cli.frontends.torch.capturing.refusals import require_plannable
+from remat_cli.frontends.torch.capture.capture import Captured
+from remat_cli.frontends.torch.capture.naming import module_path, place_in, places_told
+from remat_cli.frontends.torch.capture.placeholders import JointInput
+from remat_cli.frontends.torch.capture.refusals import require_plannable
 from remat_cli.frontends.torch.codec import spec_of
 from remat_cli.frontends.torch.compat.operators import is_operator, schema
 from remat_cli.frontends.torch.costing.work import Groups

@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from remat_cli.frontends.torch.capturing.capture import Captured
-from remat_cli.frontends.torch.capturing.costs import CostModel
-from remat_cli.frontends.torch.capturing.lower import lower
-from remat_cli.frontends.torch.capturing.results import Number, Use, tangent_numbers
+from remat_cli.frontends.torch.capture.capture import Captured
+from remat_cli.frontends.torch.capture.costs import CostModel
+from remat_cli.frontends.torch.capture.lower import lower
+from remat_cli.frontends.torch.capture.results import Number, Use, tangent_numbers
 from remat_cli.frontends.torch.compat.dynamo import leave_out_logging
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, without_data
 from remat_cli.frontends.torch.compat.inductor import Around, inductor
@@ -18,9 +18,9 @@ from remat_cli.frontends.torch.export import described
 from remat_cli.frontends.torch.inductor.division import UNUSED
 from remat_cli.frontends.torch.inductor.library_calls import with_library_workspaces
 from remat_cli.frontends.torch.inductor.partitioner import SETTINGS, FindPlan, Partitioner, held, whole_use
-from remat_cli.frontends.torch.training.backend import Backend, Compiled, Find, Refuse, Results, devices
-from remat_cli.frontends.torch.training.loop_assumptions import copied_bytes
-from remat_cli.frontends.torch.training.watched_step import CompiledGraph, Interface, ReplannedGraph, WatchedStep
+from remat_cli.frontends.torch.train.backend import Backend, Compiled, Find, Refuse, Results, devices
+from remat_cli.frontends.torch.train.loop_assumptions import copied_bytes
+from remat_cli.frontends.torch.train.watched_step import CompiledGraph, Interface, ReplannedGraph, WatchedStep
 from remat_cli.frontends.torch.types import GraphModule, Tensor
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan

@@ -35,8 +35,8 @@ from remat_cli.frontends.torch.document import (
     View,
     tensors_read,
 )
-from remat_cli.frontends.torch.executing.out_of_memory import no_memory, out_of_memory
-from remat_cli.frontends.torch.executing.program import Tensors, call_function, words
+from remat_cli.frontends.torch.execute.out_of_memory import no_memory, out_of_memory
+from remat_cli.frontends.torch.execute.program import Tensors, call_function, words
 from remat_cli.frontends.torch.types import Generator, Tensor
 from remat_cli.printable import printable
 

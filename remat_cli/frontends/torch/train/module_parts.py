@@ -13,15 +13,15 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed, NotOneGraph, UsageError
 from remat_cli.frontends.messages import warn
-from remat_cli.frontends.torch.capturing.capture import Calls, Captured, Model, Way, capture_parts, fake_mode, no_graph
-from remat_cli.frontends.torch.capturing.placeholders import joint_inputs
-from remat_cli.frontends.torch.capturing.random_state import undisturbed
-from remat_cli.frontends.torch.capturing.results import Returns, chosen_results
+from remat_cli.frontends.torch.capture.capture import Calls, Captured, Model, Way, capture_parts, fake_mode, no_graph
+from remat_cli.frontends.torch.capture.placeholders import joint_inputs
+from remat_cli.frontends.torch.capture.random_state import undisturbed
+from remat_cli.frontends.torch.capture.results import Returns, chosen_results
 from remat_cli.frontends.torch.compat.fake_tensors import silent_fakes
-from remat_cli.frontends.torch.measuring.memory import live_storages
+from remat_cli.frontends.torch.measure.memory import live_storages
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
-from remat_cli.frontends.torch.training.loop_assumptions import Loss, usual_loss
-from remat_cli.frontends.torch.training.unplanned_code import sizes_unknown
+from remat_cli.frontends.torch.train.loop_assumptions import Loss, usual_loss
+from remat_cli.frontends.torch.train.unplanned_code import sizes_unknown
 from remat_cli.frontends.torch.types import FakeMode, Module, Tensor
 
 

@@ -2,7 +2,7 @@
 
 The compiled step must be the exported one: the same model, the same shapes, and the loss inside or outside in both.
 A graph without a plan is an error by default. Inside Inductor, plans run by
-:mod:`remat_cli.frontends.torch.training.inductor_backend`.
+:mod:`remat_cli.frontends.torch.train.inductor_backend`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any, Literal, Protocol, get_args
 
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.messages import warn
-from remat_cli.frontends.torch.capturing.capture import Captured, Model
-from remat_cli.frontends.torch.capturing.lower import lower
-from remat_cli.frontends.torch.capturing.results import Number, Use, with_tangents
+from remat_cli.frontends.torch.capture.capture import Captured, Model
+from remat_cli.frontends.torch.capture.lower import lower
+from remat_cli.frontends.torch.capture.results import Number, Use, with_tangents
 from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.compat.aot_autograd import aot, as_given, default_split, takes_its_arguments
 from remat_cli.frontends.torch.compat.dynamo import leave_out_logging
 from remat_cli.frontends.torch.compat.fake_tensors import real_tensors, without_data
 from remat_cli.frontends.torch.document import FRONTEND
-from remat_cli.frontends.torch.executing.forward_backward import ForwardBackward, Saved, forward_backward
-from remat_cli.frontends.torch.executing.same_graph import difference
+from remat_cli.frontends.torch.execute.forward_backward import ForwardBackward, Saved, forward_backward
+from remat_cli.frontends.torch.execute.same_graph import difference
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.reading import read_step
-from remat_cli.frontends.torch.training.loop_assumptions import copied_bytes
-from remat_cli.frontends.torch.training.watched_step import CompiledGraph, Interface, ReplannedGraph, WatchedStep
+from remat_cli.frontends.torch.train.loop_assumptions import copied_bytes
+from remat_cli.frontends.torch.train.watched_step import CompiledGraph, Interface, ReplannedGraph, WatchedStep
 from remat_cli.frontends.torch.types import FakeMode, FxNode, GraphModule, Tensor
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check

@@ -26,8 +26,8 @@ from remat_cli.frontends.captured.profiling import groups
 from remat_cli.frontends.messages import Tell, tell_stderr, warn
 from remat_cli.frontends.torch.compat.operators import dispatch_mode, is_host, profiler_events, weak_storage
 from remat_cli.frontends.torch.costing.device import DeviceKey
-from remat_cli.frontends.torch.executing.strides import copied_bytes
-from remat_cli.frontends.torch.measuring.operations import Operations
+from remat_cli.frontends.torch.execute.strides import copied_bytes
+from remat_cli.frontends.torch.measure.operations import Operations
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.types import DispatchMode, Operator
 from remat_cli.graph.model import Graph

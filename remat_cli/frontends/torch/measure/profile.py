@@ -9,11 +9,11 @@ from typing import Any
 
 from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, host_facts, time_call
 from remat_cli.frontends.torch.document import Step
-from remat_cli.frontends.torch.executing.out_of_memory import memory_told
-from remat_cli.frontends.torch.executing.strides import copied_bytes
-from remat_cli.frontends.torch.measuring.allocator import BLOCK_BYTES, start_libraries
-from remat_cli.frontends.torch.measuring.memory import workspaces
-from remat_cli.frontends.torch.measuring.operations import Operations
+from remat_cli.frontends.torch.execute.out_of_memory import memory_told
+from remat_cli.frontends.torch.execute.strides import copied_bytes
+from remat_cli.frontends.torch.measure.allocator import BLOCK_BYTES, start_libraries
+from remat_cli.frontends.torch.measure.memory import workspaces
+from remat_cli.frontends.torch.measure.operations import Operations
 from remat_cli.frontends.torch.reading import read_padding
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.graph.model import Graph, Node

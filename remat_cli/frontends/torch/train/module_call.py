@@ -28,8 +28,8 @@ from remat_cli.frontends.torch.compat.dynamo import (
     set_call,
     undistributed,
 )
-from remat_cli.frontends.torch.training.arguments import Arguments, require_module
-from remat_cli.frontends.torch.training.distributed import processes
+from remat_cli.frontends.torch.train.arguments import Arguments, require_module
+from remat_cli.frontends.torch.train.distributed import processes
 from remat_cli.printable import printable
 from remat_cli.tracebacks import shortened
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.errors import ExecutionFailed
-from remat_cli.frontends.torch.capturing.capture import Captured
-from remat_cli.frontends.torch.capturing.placeholders import joint_inputs, result_kind
-from remat_cli.frontends.torch.capturing.results import Number, Use, gradient_sources
+from remat_cli.frontends.torch.capture.capture import Captured
+from remat_cli.frontends.torch.capture.placeholders import joint_inputs, result_kind
+from remat_cli.frontends.torch.capture.results import Number, Use, gradient_sources
 from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.compat.autograd import compiled_node, was_changed_in_place
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes
 from remat_cli.frontends.torch.document import TensorSpec
-from remat_cli.frontends.torch.executing.program import generator_state
+from remat_cli.frontends.torch.execute.program import generator_state
 from remat_cli.frontends.torch.tensors import is_random
 from remat_cli.frontends.torch.types import AutogradNode, Tensor
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from remat_cli.errors import Infeasible, LimitReached
-from remat_cli.frontends.torch.training.part_schedule import Call, Part, PartSchedule, Saved, saved_by, tangents_of
+from remat_cli.frontends.torch.train.part_schedule import Call, Part, PartSchedule, Saved, saved_by, tangents_of
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Plan, Statement

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.capturing.random_state import Ways, undisturbed
-from remat_cli.frontends.torch.capturing.refusals import (
+from remat_cli.frontends.torch.capture.random_state import Ways, undisturbed
+from remat_cli.frontends.torch.capture.refusals import (
     Refusal,
     not_captured,
     read_refusal,

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_cli.frontends.aten.program import TANGENTS
-from remat_cli.frontends.torch.capturing.capture import Calls, Captured, Results
-from remat_cli.frontends.torch.capturing.results import reached_by
+from remat_cli.frontends.torch.capture.capture import Calls, Captured, Results
+from remat_cli.frontends.torch.capture.results import reached_by
 from remat_cli.frontends.torch.document import Place, Step, Value, tensors_read
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
-from remat_cli.frontends.torch.training.loop_assumptions import LossDemand
-from remat_cli.frontends.torch.training.unplanned_code import OperationBackward, Times, UnplannedCode, unplanned_code_of
+from remat_cli.frontends.torch.train.loop_assumptions import LossDemand
+from remat_cli.frontends.torch.train.unplanned_code import OperationBackward, Times, UnplannedCode, unplanned_code_of
 from remat_cli.frontends.torch.types import AutogradNode, Tensor
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Allocate, Compute, Deallocate, Statement

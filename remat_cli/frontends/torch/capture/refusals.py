@@ -9,7 +9,7 @@ from pathlib import Path
 
 from remat_cli.errors import CaptureFailed, NotOneGraph
 from remat_cli.frontends.source import Frame, frames_of
-from remat_cli.frontends.torch.capturing.naming import place_in, places_told
+from remat_cli.frontends.torch.capture.naming import place_in, places_told
 from remat_cli.frontends.torch.compat.fake_tensors import needs_numbers
 from remat_cli.frontends.torch.tensors import is_dense, is_fixed
 from remat_cli.frontends.torch.types import FxNode, Tensor

@@ -13,20 +13,20 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from remat_cli.errors import Infeasible, RematError, UsageError
-from remat_cli.frontends.torch.capturing.capture import Calls, Captured
-from remat_cli.frontends.torch.capturing.costs import CostModel
-from remat_cli.frontends.torch.capturing.lower import lower
-from remat_cli.frontends.torch.capturing.results import uses, with_tangents
+from remat_cli.frontends.torch.capture.capture import Calls, Captured
+from remat_cli.frontends.torch.capture.costs import CostModel
+from remat_cli.frontends.torch.capture.lower import lower
+from remat_cli.frontends.torch.capture.results import uses, with_tangents
 from remat_cli.frontends.torch.export import described
 from remat_cli.frontends.torch.inductor.library_calls import with_library_workspaces
-from remat_cli.frontends.torch.measuring.memory import with_workspaces
+from remat_cli.frontends.torch.measure.memory import with_workspaces
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
-from remat_cli.frontends.torch.training.backend import Compiled, Unplanned, chosen, no_plan
-from remat_cli.frontends.torch.training.budget_split import Reservation, keep_all_graphs, plan_parts, saved_bytes
-from remat_cli.frontends.torch.training.loop_assumptions import LossDemand, ResultUses, copied_bytes
-from remat_cli.frontends.torch.training.part_schedule import schedule_of
-from remat_cli.frontends.torch.training.report import Fitted
+from remat_cli.frontends.torch.train.backend import Compiled, Unplanned, chosen, no_plan
+from remat_cli.frontends.torch.train.budget_split import Reservation, keep_all_graphs, plan_parts, saved_bytes
+from remat_cli.frontends.torch.train.loop_assumptions import LossDemand, ResultUses, copied_bytes
+from remat_cli.frontends.torch.train.part_schedule import schedule_of
+from remat_cli.frontends.torch.train.report import Fitted
 from remat_cli.frontends.torch.types import Device, Tensor
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
@@ -338,7 +338,7 @@ def _profiled(graph: Graph, device: Device) -> Graph:
     import torch
 
     from remat_cli.frontends.captured.profiling import measure_operations
-    from remat_cli.frontends.torch.measuring.profile import operation_bench
+    from remat_cli.frontends.torch.measure.profile import operation_bench
 
     current = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
     with torch.random.fork_rng(), current, operation_bench(read_step(graph), device.type, seed=0) as bench:

@@ -13,22 +13,22 @@ from typing import Any, get_args
 
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.messages import warn
-from remat_cli.frontends.torch.capturing.capture import Calls, Model, Way
-from remat_cli.frontends.torch.capturing.construction import as_model
-from remat_cli.frontends.torch.capturing.costs import cost_model
-from remat_cli.frontends.torch.capturing.refusals import APART
-from remat_cli.frontends.torch.capturing.results import Returns, chosen_results, held_results
+from remat_cli.frontends.torch.capture.capture import Calls, Model, Way
+from remat_cli.frontends.torch.capture.construction import as_model
+from remat_cli.frontends.torch.capture.costs import cost_model
+from remat_cli.frontends.torch.capture.refusals import APART
+from remat_cli.frontends.torch.capture.results import Returns, chosen_results, held_results
 from remat_cli.frontends.torch.inductor.joint import way_of
 from remat_cli.frontends.torch.installed import require_device
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
-from remat_cli.frontends.torch.training.arguments import Arguments, device_of_module, require_batch, require_module
-from remat_cli.frontends.torch.training.loop_assumptions import Loss, LossDemand, demand_of, usual_demand
-from remat_cli.frontends.torch.training.module_call import PlannedCall, UnplannedCall, install, require_uncompiled
-from remat_cli.frontends.torch.training.module_parts import captured_parts, eager_bytes, fake_copy, plannable
-from remat_cli.frontends.torch.training.module_plans import Costs, ModulePlans, PlainPlanner, Planner, Unknown
-from remat_cli.frontends.torch.training.remat_backend import backend_with
-from remat_cli.frontends.torch.training.report import Fitted
-from remat_cli.frontends.torch.training.unplanned_code import measure_python_functions
+from remat_cli.frontends.torch.train.arguments import Arguments, device_of_module, require_batch, require_module
+from remat_cli.frontends.torch.train.loop_assumptions import Loss, LossDemand, demand_of, usual_demand
+from remat_cli.frontends.torch.train.module_call import PlannedCall, UnplannedCall, install, require_uncompiled
+from remat_cli.frontends.torch.train.module_parts import captured_parts, eager_bytes, fake_copy, plannable
+from remat_cli.frontends.torch.train.module_plans import Costs, ModulePlans, PlainPlanner, Planner, Unknown
+from remat_cli.frontends.torch.train.remat_backend import backend_with
+from remat_cli.frontends.torch.train.report import Fitted
+from remat_cli.frontends.torch.train.unplanned_code import measure_python_functions
 from remat_cli.frontends.torch.types import FakeMode, Module, Tensor
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan

@@ -26,10 +26,10 @@ from remat_cli.frontends.aten.lower import Computation, Lowered
 from remat_cli.frontends.aten.lower import lower as lower_program
 from remat_cli.frontends.aten.program import TANGENTS, Call
 from remat_cli.frontends.aten.retained_bytes import retained_like
-from remat_cli.frontends.torch.capturing.capture import Captured
-from remat_cli.frontends.torch.capturing.joint_program import JointProgram, joint_program, tensor_name
-from remat_cli.frontends.torch.capturing.naming import call_tag, called_modules, checkpointed_layers
-from remat_cli.frontends.torch.capturing.placeholders import JointInput, joint_inputs, result_kind
+from remat_cli.frontends.torch.capture.capture import Captured
+from remat_cli.frontends.torch.capture.joint_program import JointProgram, joint_program, tensor_name
+from remat_cli.frontends.torch.capture.naming import call_tag, called_modules, checkpointed_layers
+from remat_cli.frontends.torch.capture.placeholders import JointInput, joint_inputs, result_kind
 from remat_cli.frontends.torch.codec import encode, encode_data
 from remat_cli.frontends.torch.compat.autograd import frees_tangents
 from remat_cli.frontends.torch.document import (
@@ -45,7 +45,7 @@ from remat_cli.frontends.torch.document import (
     View,
     tensors_read,
 )
-from remat_cli.frontends.torch.executing.strides import copied_bytes
+from remat_cli.frontends.torch.execute.strides import copied_bytes
 from remat_cli.frontends.torch.tensors import storage, storage_bytes, tensors_in
 from remat_cli.frontends.torch.types import FxNode
 from remat_cli.graph.model import Graph, Node, Phase

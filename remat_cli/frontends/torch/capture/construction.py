@@ -17,9 +17,9 @@ from remat_cli.errors import CaptureFailed, TooLarge
 from remat_cli.frontends.available import available_bytes
 from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.source import frames_of
-from remat_cli.frontends.torch.capturing.capture import Model
-from remat_cli.frontends.torch.capturing.naming import place_in
-from remat_cli.frontends.torch.capturing.random_state import undisturbed
+from remat_cli.frontends.torch.capture.capture import Model
+from remat_cli.frontends.torch.capture.naming import place_in
+from remat_cli.frontends.torch.capture.random_state import undisturbed
 from remat_cli.frontends.torch.compat.fake_tensors import (
     convertible,
     is_fake,

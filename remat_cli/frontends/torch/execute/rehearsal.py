@@ -24,7 +24,7 @@ from remat_cli.frontends.torch.codec import decode_data, dtype_named, spec_of
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, new_fake_mode, silent_fakes
 from remat_cli.frontends.torch.compat.operators import dispatch_mode, schema, storage_identity
 from remat_cli.frontends.torch.document import ITEM_BYTES, Argument, Operation, Returned, Step, TensorSpec, View
-from remat_cli.frontends.torch.executing.program import Tensors, call_function, result_function, words
+from remat_cli.frontends.torch.execute.program import Tensors, call_function, result_function, words
 from remat_cli.frontends.torch.operators import OPERATORS
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.frontends.torch.types import DispatchMode, Operator, Tensor
