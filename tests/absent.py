@@ -1,7 +1,5 @@
 """Commands in an environment from which packages are missing: hidden from imports and from metadata alike."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

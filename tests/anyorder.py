@@ -1,7 +1,5 @@
 """The truth about all topological orders of tiny graphs. Shares no code with what searches them."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections.abc import Iterator

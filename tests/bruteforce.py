@@ -4,8 +4,6 @@ A state is (nodes computed for the first time so far, values resident, place wit
 gives the least cost under a budget; with ``minimize_peak`` a bottleneck search gives the least peak.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 

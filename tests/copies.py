@@ -1,7 +1,5 @@
 """Random plans with copies, and a second replay of the three queues that shares no code with the judge."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ A state is what is done, on the device, on the host and in flight, with all cloc
 plan in document order with any copies is a path: compute a node, free a value, copy it out, fetch it, release it.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import random

@@ -4,8 +4,6 @@ It shares no code with :mod:`remat_cli.milp`: rows are those of the paper, with 
 stage without a node in which the outputs are kept.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array

@@ -1,7 +1,5 @@
 """The graphs of all tests: ``graphs()`` for Hypothesis, ``random_graph()`` and kin for loops with a seed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Ways to spoil documents, for tests that nothing but a clean error comes of it."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -1,7 +1,5 @@
 """Tests over many seeds as one case, which says how often each branch that makes it worth while was taken."""
 
-from __future__ import annotations
-
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable

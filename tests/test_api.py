@@ -1,7 +1,5 @@
 """The names that a notebook uses are what they say, take what people have, and load only what they need."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import inspect

@@ -1,7 +1,5 @@
 """Rules of the house that no linter knows. Each names everything that breaks it at once."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

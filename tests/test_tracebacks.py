@@ -1,7 +1,5 @@
 """Errors of remat in a script of a user: the user's lines, one line of ours, and what users raised themselves."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Errors in Python name arguments, and errors on the command line name options: never the other way round."""
 
-from __future__ import annotations
-
 import ast
 import pickle
 import re

@@ -1,7 +1,5 @@
 """The hint of a missing package fits the way in which remat was installed."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The decorator of tests over many seeds: it tells which seed failed, and which branch was hardly taken."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 

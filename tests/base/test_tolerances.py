@@ -1,7 +1,5 @@
 """Tolerances stand in one file, and keep their places in the chain that it tells."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

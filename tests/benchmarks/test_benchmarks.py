@@ -1,7 +1,5 @@
 """The frame of the benchmarks. No time is asserted: that is what ``make bench`` is for."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

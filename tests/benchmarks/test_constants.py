@@ -1,7 +1,5 @@
 """The sweep of constants: what is a constant, that a replaced one is seen by all users, and what is left to measure."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

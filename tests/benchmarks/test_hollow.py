@@ -1,7 +1,5 @@
 """The runtime that only keeps account of memory: what is written for it, without a build of PyTorch with CUDA."""
 
-from __future__ import annotations
-
 import sys
 
 from benchmarks.torch.hollow import __main__ as hollow

@@ -1,7 +1,5 @@
 """The suite of real models, without its libraries: its list, its processes, its page."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """Planted mistakes: the list is one that can be planted here, and what becomes of each is told truly."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The arithmetic and the page of the benchmark of overheads; its measurements need a framework."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

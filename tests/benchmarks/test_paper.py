@@ -1,7 +1,5 @@
 """The papers' tables: their numbers where they are exact, pictures, pages, and what becomes of a cell that fails."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The benchmarks behind single claims: what they measure on tiny graphs is what is known of those."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

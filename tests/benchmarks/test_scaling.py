@@ -1,7 +1,5 @@
 """The benchmark of growing graphs: its graphs, its pictures, and what becomes of a cell that fails."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

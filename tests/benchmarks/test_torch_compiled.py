@@ -1,7 +1,5 @@
 """The comparison under torch.compile: what its ways do to a module, what rows say, and processes that fail."""
 
-from __future__ import annotations
-
 import copy
 import time
 

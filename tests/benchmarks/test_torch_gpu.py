@@ -1,7 +1,5 @@
 """All that a GPU will be asked, on a CPU whose memory is made up: the first run there should not be the first run."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

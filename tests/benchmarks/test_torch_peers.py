@@ -1,7 +1,5 @@
 """The comparison with PyTorch's own tools, on a tiny model."""
 
-from __future__ import annotations
-
 import torch
 
 from benchmarks.__main__ import main

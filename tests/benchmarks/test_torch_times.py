@@ -1,7 +1,5 @@
 """The benchmark of predicted and measured times, on a model without transformers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

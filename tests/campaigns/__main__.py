@@ -1,7 +1,5 @@
 """``python -m campaigns fuzz|faults|again``: see docs/campaigns.md."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

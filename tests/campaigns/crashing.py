@@ -1,7 +1,5 @@
 """A campaign for the tests of the runner: one of its numbers kills the process, others fail or pass."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import Counter

@@ -1,7 +1,5 @@
 """Ways to damage files, beside those of ``mangling``: bytes, texts that terminals obey, keys that occur twice."""
 
-from __future__ import annotations
-
 import base64
 import copy
 import json

@@ -3,8 +3,6 @@
 The old file stays, or a whole new one takes its place; the exit code is documented, and nothing half-written is left.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

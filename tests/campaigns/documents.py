@@ -3,8 +3,6 @@
 Nothing but errors of remat may come of them, in clean text; a file that a command writes is whole, or not there.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Runs commands of remat in this process, in an empty folder, and says what is wrong with how they ended."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

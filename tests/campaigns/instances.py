@@ -1,7 +1,5 @@
 """Small graph documents for Hypothesis, with sizes from bytes to exbibytes, and budgets at which answers change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """An independent judge of plan documents, by the memory model in docs/mathematics.md. Shares no code with remat."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

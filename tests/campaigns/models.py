@@ -3,8 +3,6 @@
 Nothing but errors of remat may come of them, in clean text.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import json

@@ -1,7 +1,5 @@
 """Commands of remat in processes of their own, to which anything may happen; and what they must not leave behind."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

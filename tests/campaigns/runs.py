@@ -1,7 +1,5 @@
 """Damaged plans of a PyTorch step, for ``remat run``: nothing but a clean error may come of them, nor a crash."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

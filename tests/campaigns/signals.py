@@ -3,8 +3,6 @@
 The old file or a whole new one is there afterwards, nothing half-written, no process, no temporary file, no traceback.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time

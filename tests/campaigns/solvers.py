@@ -3,8 +3,6 @@
 Whatever they do, the command ends soon after its time limit with a documented exit code, and its plan and claim hold.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import shlex

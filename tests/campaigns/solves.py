@@ -4,8 +4,6 @@ A wrong answer is a plan that is not what it says; a bound above the least cost;
 "no plan" where one fits; a hint that does not hold; and other bytes for the same request.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 In the end the table is the one of a comparison that nobody disturbed.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import random

@@ -1,7 +1,5 @@
 """Results of campaigns as a document that grows, and as a page."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

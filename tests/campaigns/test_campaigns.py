@@ -1,7 +1,5 @@
 """The truth of campaigns is true, they find what is planted, and a short share of each finds nothing."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

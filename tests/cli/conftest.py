@@ -1,7 +1,5 @@
 """Running the command line inside the test process, in an empty folder and a plain environment."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -1,7 +1,5 @@
 """``remat check`` on several plans, and patterns."""
 
-from __future__ import annotations
-
 import ast
 import json
 import xml.etree.ElementTree as ET

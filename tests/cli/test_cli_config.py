@@ -1,7 +1,5 @@
 """Options from a configuration file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

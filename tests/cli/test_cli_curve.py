@@ -1,7 +1,5 @@
 """``remat solve --budgets``."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """``--host-bandwidth`` and its kin, from the question to the plan, its check and its report."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Every test waits for something that the process says or does; none counts on its speed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What libraries, child processes and models print on standard output never gets into a document there."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

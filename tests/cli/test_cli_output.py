@@ -1,7 +1,5 @@
 """Where every command's answer goes: standard output, the file of ``-o``, and with ``-q`` nowhere but there."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``-`` in pipes: the answer alone on standard output, and the same input always gives the same bytes."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Completion in real shells, with a terminal and the tab key."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """Nothing in a document, a plan or a file name reaches the terminal, or breaks a line of output."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """``remat worth``: times by link and budget, and their slopes."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Which search a free worker gets."""
 
-from __future__ import annotations
-
 from remat_cli.planning.cluster.assignment import Assignment
 
 

@@ -1,7 +1,5 @@
 """Searches on a real Dask scheduler with real worker processes."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """What searches on a cluster receive of each other, and when they end, on a cluster that follows a script."""
 
-from __future__ import annotations
-
 import bruteforce
 import pytest
 

@@ -1,7 +1,5 @@
 """A comparison on a real Dask scheduler with real worker processes."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """Every command of docs/ runs, in order, and prints what the page says."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

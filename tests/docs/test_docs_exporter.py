@@ -1,7 +1,5 @@
 """The exporter in another language that docs/graph-format.md shows."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Generated pages are fresh, links lead somewhere, and the facts that stand in two places agree."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 

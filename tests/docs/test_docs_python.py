@@ -1,7 +1,5 @@
 """The Python interface: its examples run, it names what it says, and it loads nothing before it is used."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Blocks of nodes for drawings: every node in one place, few parts each, no circles, and names where they help."""
 
-from __future__ import annotations
-
 import random
 
 from families import random_graph

@@ -1,7 +1,5 @@
 """Parameters, gradients and inputs of captured steps in words, as far as the graph says what it holds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Topological orders: the graph in another one, and what holds in all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

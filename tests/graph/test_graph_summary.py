@@ -1,7 +1,5 @@
 """A graph in numbers."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

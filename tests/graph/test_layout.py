@@ -1,7 +1,5 @@
 """Places of nodes in a drawing: edges run the right way, and no node hides another."""
 
-from __future__ import annotations
-
 import families
 from hypothesis import given
 

@@ -1,7 +1,5 @@
 """The lines that nodes come from are shown, and make no other graph."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -3,8 +3,6 @@
 ``make integrations`` runs them in an environment of its own; ``make test`` leaves the folder out.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

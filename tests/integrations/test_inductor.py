@@ -1,7 +1,5 @@
 """Plans inside Inductor in the loops that people use: the same parameters as with plain torch.compile, bit for bit."""
 
-from __future__ import annotations
-
 import accelerate
 import lightning.pytorch as pl
 import peft

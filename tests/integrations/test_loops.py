@@ -1,7 +1,5 @@
 """Accelerate, Lightning and PEFT: the same parameters after some steps as without remat, bit for bit."""
 
-from __future__ import annotations
-
 import copy
 
 import accelerate

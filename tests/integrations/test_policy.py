@@ -1,7 +1,5 @@
 """Settings of Transformers as remat policy prints them: the layers obey, also under a Trainer, and the peak is kept."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers

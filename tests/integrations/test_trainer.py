@@ -1,7 +1,5 @@
 """Hugging Face Trainer: the same losses, evaluations and checkpoints as without remat, bit for bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

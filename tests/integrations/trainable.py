@@ -1,7 +1,5 @@
 """Small models of transformers with random weights, and sentences for them."""
 
-from __future__ import annotations
-
 import os
 from itertools import accumulate
 

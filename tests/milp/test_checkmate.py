@@ -1,7 +1,5 @@
 """The paper's MILP against published values, against a search of all schedules, and against other forms of itself."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import random

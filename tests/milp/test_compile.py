@@ -1,7 +1,5 @@
 """Compiled models against Pyomo's own compiler, number for number."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The crossing MILP against a search of all plans with copies, with every solver, and at its two ends."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

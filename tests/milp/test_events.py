@@ -1,7 +1,5 @@
 """Bounds for document order from the retention model without in-stage rows, against searches of all schedules."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator

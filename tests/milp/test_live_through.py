@@ -1,7 +1,5 @@
 """In-stage rows that hold in any order of a stage, against searches of all schedules."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 

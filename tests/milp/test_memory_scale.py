@@ -1,7 +1,5 @@
 """Bytes as models state them: exact in floats, never too small for a solver, rounded so that no schedule is lost."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """The retention MILP and the cover bound against searches of all schedules and against the paper's MILP."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

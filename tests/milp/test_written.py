@@ -1,7 +1,5 @@
 """What is written and logged is what is solved."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from pathlib import Path

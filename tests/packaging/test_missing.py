@@ -1,7 +1,5 @@
 """Every package that may be missing, missing: the error names the extra that installs it, and no exit code is 70."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

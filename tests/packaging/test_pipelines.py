@@ -1,7 +1,5 @@
 """The GitHub action and the pre-commit hook: well-formed, and run here as their hosts run them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

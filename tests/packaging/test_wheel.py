@@ -1,7 +1,5 @@
 """The package as a user gets it: built, installed somewhere else, and run away from the sources."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Statements derived from sequences: valid, as lean as can be, and in step with an independent count."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

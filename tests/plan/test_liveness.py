@@ -1,7 +1,5 @@
 """The walk that everything derived from a sequence stands on, against the definition of what is in memory."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """R and S of a sequence, and the sequence with the least recomputation for an S."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The judge of plans with copies: what it says of bad ones, and when everything runs."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

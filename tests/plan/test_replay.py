@@ -1,7 +1,5 @@
 """The judge: what it says of every kind of bad plan, and that it says something of every damaged one."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is left of a strategy that does not come to an end."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

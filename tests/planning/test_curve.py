@@ -1,7 +1,5 @@
 """Curves against the truth, against single solves, and under limits."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -1,7 +1,5 @@
 """Searches over budgets with a host: curves, least peaks, batches, and starts, against a search of all plans."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

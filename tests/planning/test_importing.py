@@ -1,7 +1,5 @@
 """Models and graphs of other tools from Python: what ``remat convert`` reads, with the same result and refusals."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The least peak against the truth, and what is claimed of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal

@@ -1,7 +1,5 @@
 """What the searches over budgets share: runs whose findings are pooled, their clocks, and when to start no more."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

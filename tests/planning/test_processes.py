@@ -1,7 +1,5 @@
 """Calls that other processes and the caller share."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

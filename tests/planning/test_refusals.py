@@ -1,7 +1,5 @@
 """What is said when there is no plan."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from remat_cli.control import Control, Outcome

@@ -1,7 +1,5 @@
 """A search that starts from an old plan."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

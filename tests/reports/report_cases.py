@@ -1,7 +1,5 @@
 """Graphs, plans and random reports for the tests of reports."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Bands of lifetimes: with the fixed memory below and the rest above they fill the memory in use exactly."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """A plan as a trace in Chrome's format: events that viewers accept, with the judge's memory and the graph's costs."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Plans with copies in reports: the three queues on a page, kinds of memory, and the explanation of a node."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What lives in memory over time, and R and S as pictures, against the judge and the matrices themselves."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

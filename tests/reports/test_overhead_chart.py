@@ -1,7 +1,5 @@
 """Lines of a comparison: the recommended one on top, what coincides below it wider, one scale everywhere."""
 
-from __future__ import annotations
-
 from report_cases import training_chain
 
 from remat_cli.plan.comparison import Comparison, Ended, Row

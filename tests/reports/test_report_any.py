@@ -1,7 +1,5 @@
 """No report fails, breaks out of its width, or lets a document draw on the terminal, whatever plan it is about."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

@@ -4,8 +4,6 @@ After a change that is meant, write the files anew with ``REMAT_UPDATE_GOLDEN=1 
 differences.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable

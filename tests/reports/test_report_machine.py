@@ -1,7 +1,5 @@
 """Reports for machines: JSON, GitHub workflow commands, JUnit."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

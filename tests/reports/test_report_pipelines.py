@@ -1,7 +1,5 @@
 """Reports on several plans and on one node: whatever the plans are, they fit, are well-formed and draw nothing."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """Exactly what is claimed, and no more."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

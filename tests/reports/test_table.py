@@ -1,7 +1,5 @@
 """Tables: one statement of columns and rows, and the same rows in every form."""
 
-from __future__ import annotations
-
 import csv
 import io
 from operator import itemgetter

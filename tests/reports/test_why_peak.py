@@ -1,7 +1,5 @@
 """The answer to "why is my peak here?", word for word."""
 
-from __future__ import annotations
-
 import pytest
 from report_cases import plan_of
 

@@ -1,7 +1,5 @@
 """Small models with known answers, models that nobody solves in seconds, and the solvers to try them on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bounds of linear programmes: what duals prove is never above the optimum, and meets it for good duals."""
 
-from __future__ import annotations
-
 import random
 import time
 

@@ -1,7 +1,5 @@
 """Solvers that are missing, crash, hang, talk rubbish or have no licence."""
 
-from __future__ import annotations
-
 import stat
 import sys
 import threading

@@ -1,7 +1,5 @@
 """What is written reads back, by HiGHS's readers, as the same model to the last bit."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import tempfile

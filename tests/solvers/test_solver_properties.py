@@ -1,7 +1,5 @@
 """Random small models: every solver agrees with enumeration."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Bad requests to solvers, and what is made of bad answers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

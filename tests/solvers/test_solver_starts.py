@@ -1,7 +1,5 @@
 """A start changes how long a solver takes, and nothing about its answer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Pages as a reader uses them in a real browser: pointing, zooming, keys, scales, the dark, paper, narrow windows."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Pages: whole and self-contained by their structure, and drawn without complaint by a real browser."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import gzip

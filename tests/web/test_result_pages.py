@@ -1,7 +1,5 @@
 """The pages of a curve and of what memory is worth."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
