@@ -258,8 +258,8 @@ def _sequential(graph: Any) -> tuple[Any, list[tuple[float, int, int]]]:
     from remat_cli.plan.liveness import priced
     from remat_cli.solvers.highs import Highs
     from remat_cli.strategies.base import Context, Found, Task
+    from remat_cli.strategies.chains.checkpointed import Sequential
     from remat_cli.strategies.chains.extract import Chain
-    from remat_cli.strategies.chains.sequential import Sequential
 
     chain = Chain.of(graph, "sequential")
     plans = []

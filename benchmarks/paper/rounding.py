@@ -147,7 +147,7 @@ def rounded(spec: str, budget: str, formulation: str, samples: int) -> list[Row]
     from remat_cli.plan.liveness import priced
     from remat_cli.solvers.highs import Highs
     from remat_cli.strategies.base import Context
-    from remat_cli.strategies.published.rounding import relaxation
+    from remat_cli.strategies.published.checkmate_lp import relaxation
     from remat_cli.units import parse_budget
 
     graph = build_graph(spec, cost=_V100)

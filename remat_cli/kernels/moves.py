@@ -50,7 +50,7 @@ _ADDING_OVER, _ADDING = 0.45, 0.1
 """Probability that a move drops a value: with bytes over the room, and without."""
 _REMOVING, _SHIFTING = 0.3, 0.6
 """Cumulative probabilities among the other moves: remove a recomputation, shift one, else exchange some."""
-_DEARER, _CHEAPER = 1 + 2e-4, 1 - 3e-4
+_RISE, _FALL = 1 + 2e-4, 1 - 3e-4
 """Factors of the price of excess after every move with bytes over the room, and without."""
 
 
@@ -324,6 +324,6 @@ def advance(s: State, start: Ints, moves: int, heat: float, cooling: float) -> N
         elif s.now.excess == 0 and s.now.cost < s.now.best_cost - 1e-12:
             _save(s)
         if s.now.excess > 0:
-            s.now.price = min(s.now.price * _DEARER, s.now.dearest)
+            s.now.price = min(s.now.price * _RISE, s.now.highest)
         else:
-            s.now.price = max(s.now.price * _CHEAPER, s.now.cheapest)
+            s.now.price = max(s.now.price * _FALL, s.now.lowest)

@@ -23,8 +23,8 @@ class Now(Record):
         cost: Cost of the sequence.
         best_cost: Cost of the best sequence so far.
         price: Price of a byte of excess.
-        cheapest: Lowest price of a byte of excess.
-        dearest: Highest price of a byte of excess.
+        lowest: Lowest price of a byte of excess.
+        highest: Highest price of a byte of excess.
     """
 
     slots: int
@@ -37,8 +37,8 @@ class Now(Record):
     cost: float
     best_cost: float
     price: float
-    cheapest: float
-    dearest: float
+    lowest: float
+    highest: float
 
 
 class State(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from remat_cli.control import Control
 from remat_cli.graph.model import Graph
 from remat_cli.milp import cover_bound as cover
 from remat_cli.plan.model import Scope
@@ -13,7 +12,7 @@ from remat_cli.solvers.base import Termination
 from remat_cli.strategies.base import Bound, Context
 from remat_cli.tolerances import BOUND_MARGIN, INNER_GAP, ROUNDING, SAME_COST
 
-_MOST_TERMS = 50_000
+MOST_TERMS = 50_000
 """Terms of the largest plain cover bound to state. Untuned."""
 _INTEGRAL_LIMIT = 2.0**40
 """Cost up to which sums of whole numbers are exact in floats, with room to spare (floats hold 53 bits)."""
@@ -37,7 +36,7 @@ def cover_bound(
     """
     trivial = Bound(graph.total_cost, Scope.ANY_ORDER)
     scope = Scope.ANY_ORDER if any_order else Scope.DOCUMENT_ORDER
-    if not any_order and cover.dense_terms(graph) > _MOST_TERMS:
+    if not any_order and cover.dense_terms(graph) > MOST_TERMS:
         model = cover.build_running(graph, budget_bytes, context.control)
     else:
         model = cover.build(graph, budget_bytes, any_order=any_order)
@@ -52,26 +51,6 @@ def cover_bound(
     scale = graph.total_cost or 1.0
     safe = safe_bound(graph, graph.total_cost + max(0.0, outcome.bound) * scale)
     return Bound(safe, scope) if safe > graph.total_cost else trivial
-
-
-def quick_bound(graph: Graph, budget_bytes: int, control: Control) -> Bound:
-    """A bound for large graphs, for which a solver may have no time: nearly as high as the cover bound, in a second.
-
-    Args:
-        graph: The graph; if it is small the result is C0.
-        budget_bytes: Fixed memory included.
-        control: Ends it early.
-
-    Returns:
-        A bound for document order; infinite as for :func:`cover_bound`.
-    """
-    base = graph.total_cost
-    if cover.dense_terms(graph) <= _MOST_TERMS:
-        return Bound(base, Scope.ANY_ORDER)
-    from remat_cli.strategies.cover_dual import dual_bound
-
-    bound = of_share(graph, dual_bound(graph, budget_bytes, control))
-    return Bound(bound, Scope.DOCUMENT_ORDER) if bound > base else Bound(base, Scope.ANY_ORDER)
 
 
 def recompute_prices(graph: Graph, budget_bytes: int, context: Context, *, time_limit_s: float) -> cover.Prices:

@@ -36,7 +36,7 @@ from remat_cli.strategies.conditions import (
     VAST,
     nodes,
 )
-from remat_cli.strategies.copying.stages import offload
+from remat_cli.strategies.copying.offload import offload
 from remat_cli.strategies.engine import ALWAYS, Stage, When
 from remat_cli.strategies.incumbent import Verdict
 from remat_cli.strategies.published.opener import CHECKPOINTING, MIN_CUTS, OPENING_METHODS, QUICK_METHODS

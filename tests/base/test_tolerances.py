@@ -12,7 +12,7 @@ TINY = 1e-4
 
 STEERING = {
     "strategies/annealing/engines.py": {1e-6, 1e-5},  # a temperature, and overheads to reckon with at least
-    "strategies/cover_dual.py": {1e-6},  # how far ahead a step aims, and what counts as progress
+    "strategies/openers/cover_bounds.py": {1e-6},  # how far ahead a step aims, and what counts as progress
     "strategies/openers/prices.py": {1e-12},  # a rate to begin with
     "milp/crossing.py": {1e-6},  # share of C0 from which a row is worth adding
     "planning/job.py": {8e-5},  # seconds for a node

@@ -19,7 +19,7 @@ from remat_cli.strategies.annealing.walk import Problem, Walk
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.chains.rotor import Program
 from remat_cli.strategies.copying.walker import Walker
-from remat_cli.strategies.openers.closure import Network, Question
+from remat_cli.strategies.openers.clearing import Network, Question
 from remat_cli.strategies.openers.prices import Pricing
 from remat_cli.strategies.ordering import anneal
 from remat_cli.strategies.repeated.bound import bound_of, levels_of

@@ -21,8 +21,7 @@ from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.strategies.chains.opener import chain_answer
-from remat_cli.strategies.chains.segments import Segments, highest_visited, prefix_sums
-from remat_cli.strategies.chains.tables import Dense, Reserved, fill
+from remat_cli.strategies.chains.segments import Dense, Reserved, Segments, fill, highest_visited, prefix_sums
 from remat_cli.zoo.registry import build_graph
 
 Draw = Callable[[], int]

@@ -20,11 +20,9 @@ from remat_cli.mip import LinearModel
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Request
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies import bounds
 from remat_cli.strategies.base import Bound, Context, Found, Task
-from remat_cli.strategies.cover_dual import Cover, dual_bound
-from remat_cli.strategies.openers import cover_bounds as bounding_engines
-from remat_cli.strategies.openers.cover_bounds import QuickBound
+from remat_cli.strategies.openers import cover_bounds
+from remat_cli.strategies.openers.cover_bounds import Cover, QuickBound, dual_bound
 from remat_cli.strategies.searches import Anneal, Optimal
 from remat_cli.zoo.registry import build_graph
 
@@ -92,7 +90,7 @@ def test_where_everything_fits_and_where_nothing_does() -> None:
 
 def test_small_graphs_leave_it_to_a_solver() -> None:
     graph = build_graph("linear{n=20}")
-    bound = bounds.quick_bound(graph, no_remat_peak(graph) // 2, Control())
+    bound = cover_bounds.quick_bound(graph, no_remat_peak(graph) // 2, Control())
     assert (bound.cost, bound.scope) == (graph.total_cost, Scope.ANY_ORDER)
 
 
@@ -109,8 +107,8 @@ def test_large_graphs_have_a_bound_before_there_is_anything_else(
         seen.append(engine.incumbent.bound)
         raise InterruptedError
 
-    monkeypatch.setattr(bounds, "_MOST_TERMS", 0)
-    monkeypatch.setattr(bounding_engines, "cover_bound", bounding)
+    monkeypatch.setattr(cover_bounds, "MOST_TERMS", 0)
+    monkeypatch.setattr(cover_bounds, "cover_bound", bounding)
     work = QuickBound.work
     monkeypatch.setattr(QuickBound, "work", lambda engine: (work(engine), stop(engine)))
     graph = sized_graph(3, 120)

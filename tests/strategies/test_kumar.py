@@ -15,8 +15,14 @@ from remat_cli.errors import RematError, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Node
 from remat_cli.planning.solving import SolveOptions, solve
-from remat_cli.strategies.published.separators import recursive_schedule, skeleton, tree_separators
-from remat_cli.strategies.published.tree_decomposition import Bags, merged, min_fill
+from remat_cli.strategies.published.separators import (
+    Bags,
+    merged,
+    min_fill,
+    recursive_schedule,
+    skeleton,
+    tree_separators,
+)
 from remat_cli.strategies.published.xla_greedy import _Walk
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph

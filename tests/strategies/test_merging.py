@@ -1,4 +1,4 @@
-"""Merging: what the model over a pool finds is no dearer than any combination of what went in."""
+"""Merging: what the model over a pool finds is no more expensive than any combination of what went in."""
 
 from __future__ import annotations
 

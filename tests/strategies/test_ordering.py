@@ -25,11 +25,10 @@ from remat_cli.solvers.base import Request
 from remat_cli.solvers.registry import solver_from_spec
 from remat_cli.strategies.base import Context, Known, Schedule, Task
 from remat_cli.strategies.bounds import cover_bound
-from remat_cli.strategies.ordering.anneal import Problem, anneal
+from remat_cli.strategies.ordering.anneal import Problem, anneal, settle, shake, unroll
 from remat_cli.strategies.ordering.beam import Aim, Steps, Stretch, search
 from remat_cli.strategies.ordering.candidates import find_orders
 from remat_cli.strategies.ordering.reorder import free_cut_bound, solve_reordered
-from remat_cli.strategies.ordering.shake import settle, shake, unroll
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph
 

@@ -21,12 +21,12 @@ from remat_cli.plan.replay import replay
 from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.strategies.published.separators import (
     Separator,
+    min_fill,
     path_separators,
     recursive_schedule,
     skeleton,
     tree_separators,
 )
-from remat_cli.strategies.published.tree_decomposition import min_fill
 from remat_cli.strategies.published.twremat import fitted, in_document_order
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph

@@ -21,8 +21,7 @@ from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Context, Task
 from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.openers.clearing import WAYS, Clearing, Clearings, span_bound
-from remat_cli.strategies.openers.closure import Network
+from remat_cli.strategies.openers.clearing import WAYS, Clearing, Clearings, Network, span_bound
 from remat_cli.zoo.registry import build_graph
 
 

@@ -46,7 +46,7 @@ class Proposals:
     taken: int = 0
 
     def add(self, proposal: Proposal) -> None:
-        """Take a proposal unless another dominates it; of too many, the dearest gives way."""
+        """Take a proposal unless another dominates it; of too many, the most expensive gives way."""
         if any(other.dominates(proposal) for other in self.front):
             return
         left = [other for other in self.front if not proposal.dominates(other)]

@@ -82,7 +82,7 @@ class Walk:
         now: Any = np.zeros(1, dtype=Now.dtype())[0]
         now.free, now.slots = instances - nodes, nodes + 1
         now.random = ((2 * seed + 1) * 0x9E3779B97F4A7C15) % 2**63 + 1
-        now.price, now.cheapest, now.dearest = (
+        now.price, now.lowest, now.highest = (
             price / max(1, problem.room_bytes) for price in (price, price / _RANGE, price * _RANGE)
         )
         now.best_cost = np.inf

@@ -19,8 +19,7 @@ from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy, Task
 from remat_cli.strategies.chains.extract import Chain, require_blocks
-from remat_cli.strategies.chains.segments import Segments, prefix_sums
-from remat_cli.strategies.chains.tables import Table
+from remat_cli.strategies.chains.segments import Segments, Table, prefix_sums
 from remat_cli.strategies.incumbent import Incumbent
 
 _MOST_RUNS = 1_000_000

@@ -11,8 +11,7 @@ from remat_cli.plan.derive import peak
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Schedule
 from remat_cli.strategies.chains.segments import LONGEST_S
-from remat_cli.strategies.chains.visits_bound import Levels
-from remat_cli.strategies.chains.visits_schedule import sweeps
+from remat_cli.strategies.chains.visits import Levels, sweeps
 from remat_cli.strategies.engine import Engine
 
 _FEW_LEVELS, _FEW_NODES = 60, 500

@@ -15,8 +15,8 @@ from remat_cli.plan.model import Copies, Scope
 from remat_cli.solvers.base import Termination
 from remat_cli.solvers.modelfile import write_model
 from remat_cli.strategies.base import Bound
-from remat_cli.strategies.copying.sequences import Moves, Sequences
-from remat_cli.strategies.copying.starts import rounded
+from remat_cli.strategies.copying.annealing import rounded
+from remat_cli.strategies.copying.walker import Moves, Sequences
 from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.objective import Time
 from remat_cli.tolerances import BOUND_MARGIN, INNER_GAP

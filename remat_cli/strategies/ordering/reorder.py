@@ -306,7 +306,7 @@ class _Solving:
             return
         if not wait("ordering", self.context.control):
             return
-        from remat_cli.strategies.ordering.shake import shake  # numba takes 0.3 s to import
+        from remat_cli.strategies.ordering.anneal import shake  # numba takes 0.3 s to import
 
         best = incumbent.found(exhausted=False)
 

@@ -1,4 +1,4 @@
-"""The bound of served levels: the bound of visits (``chains/visits_bound``), which also counts what visits read.
+"""The bound of served levels: the bound of visits (``chains/visits``), which also counts what visits read.
 
 The bound of visits lets a level be served for nothing as long as one of its values is in memory. But the backward nodes
 that visit a level read most of what its nodes make, and whatever of that is not kept is computed again.
@@ -29,11 +29,11 @@ from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.chains.opener import forward_end
 from remat_cli.strategies.chains.segments import prefix_sums
-from remat_cli.strategies.chains.visits_bound import dominators, leading, longest_falling
+from remat_cli.strategies.chains.visits import dominators, leading, longest_falling
 from remat_cli.strategies.engine import Engine
-from remat_cli.strategies.openers.closure import Network, Question
+from remat_cli.strategies.openers.clearing import Network, Question
+from remat_cli.strategies.repeated.parts import reduced
 from remat_cli.strategies.repeated.programme import Segments
-from remat_cli.strategies.repeated.reduced import reduced
 from remat_cli.tolerances import CHAIN_ROUNDING
 
 _MOST_LEVELS, _FEWEST_LEVELS = 400, 2

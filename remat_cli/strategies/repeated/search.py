@@ -21,10 +21,8 @@ from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy,
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.repeated.options import options_of
-from remat_cli.strategies.repeated.parts import Parts
+from remat_cli.strategies.repeated.parts import Parts, Reduced, options_of, reduced
 from remat_cli.strategies.repeated.programme import Programme, Segments, tops
-from remat_cli.strategies.repeated.reduced import Reduced, reduced
 
 _LONGEST = 64
 """Most stages of a repeated stretch to look for. Untuned."""

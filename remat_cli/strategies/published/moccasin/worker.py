@@ -27,8 +27,7 @@ from remat_cli.plan.liveness import cost_of
 from remat_cli.tolerances import GAP, SUM_ROUNDING
 
 if TYPE_CHECKING:
-    from remat_cli.strategies.published.moccasin.cpsat import End
-    from remat_cli.strategies.published.moccasin.intervals import IntervalModel
+    from remat_cli.strategies.published.moccasin.intervals import End, IntervalModel
 
 _EXPLAIN_S = 30.0
 """Most seconds to find the smallest budget that works, once the requested one is proven too small. Untuned."""
@@ -203,7 +202,7 @@ class _Run:
         self, activity: str, on_bound: Callable[[float], None], enough: Callable[[], bool], *, gap: float, hint: bool
     ) -> End:
         """Run CP-SAT on the model as it is."""
-        from remat_cli.strategies.published.moccasin.cpsat import Limits, Listener, minimise
+        from remat_cli.strategies.published.moccasin.intervals import Limits, Listener, minimise
 
         job, model, tell = self.job, self.model, self.tell
 

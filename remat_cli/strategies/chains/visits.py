@@ -1,4 +1,4 @@
-"""The bound of visits: a lower bound on the recomputation of every schedule of a training step.
+"""The bound of visits on the recomputation of every schedule of a training step, and schedules of chains that meet it.
 
 The nodes of a training step fall into a forward part and the rest. In the forward part let z_1, ..., z_N be the
 nodes through which every path from a node without inputs to the last of them goes (dominators; on a chain these are
@@ -19,17 +19,7 @@ where V(l, k-1, m) stands for the highest visited level up to k-1 and is 0 if th
 missing for k = r, s(l, k) is the smallest value that counts in the levels l+1 .. k, and k is admitted only if m
 bytes fit beside the working sets of the visits to k.
 
-*Proof.* Let a schedule be given, and consider the first computations of the visits to l+1 .. r, which come in this
-order of levels, r first. During a visit to level i let p <= i be the lowest level above l that is present; there is
-one, because i is. Let k be the greatest p that occurs, and t a visit at which it does. (1) Before t the levels l+1
-.. k have been computed, each at least once, as level k is present at t; with the tail of k if k < r, as r was
-present at the first visit. (2) At t the levels l+1 .. k-1 are absent, and all visits to them are still to come. What
-follows t is a schedule that starts with none of them and serves their visits: V(l, k-1, m). (3) At each visit to a
-level in k+1 .. r some level in l+1 .. k is present by the choice of k, and a value of it takes s(l, k) bytes beside
-the m reserved ones; so what is spent on the levels k+1 .. r is at least V(k, r, m + s(l, k)). At a visit to k the m
-bytes are there too. The three parts speak of different computations. They use that, after level j was absent,
-z_(j+1) cannot be computed before z_j and all of its tail are: follow the inputs of z_(j+1) backwards; what z_j
-dominates reads only z_j and what that dominates.
+The proof is in ``docs/mathematics.md``, "Visits".
 
 So a schedule costs at least V(0, R, 0) for the highest visited level R, and every node that this leaves out once.
 Nothing is assumed about keeping a checkpoint until it is used; for equal sizes the recursion is that of Griewank and
@@ -215,3 +205,148 @@ def longest_falling(levels: list[int]) -> list[int]:
     while before[chosen[-1]] != -1:
         chosen.append(before[chosen[-1]])
     return chosen[::-1]
+
+
+def sweeps(graph: Graph, split: int, room: int, *, seconds: float = LONGEST_S) -> tuple[int, ...] | None:
+    """The cheapest schedule by sweeps within ``room`` bytes beside the fixed memory.
+
+    A sweep runs forward to a level, keeps it, serves the levels above, visits it, and restarts below. On a chain (each
+    forward node reads the one before and nothing else) the recursion of the bound, with the real size of each kept
+    value instead of the smallest, gives the cheapest schedule of this kind. All live bytes are counted: gradients,
+    values kept for another visit, workspace. If all sizes are equal both recursions agree, and the schedule is optimal
+    among all (tests compare them at every budget).
+
+    Args:
+        graph: The graph.
+        split: Number of nodes in the forward part; the others run once each, in order.
+        room: Bytes.
+        seconds: Approximate time limit; with less time bytes are counted in larger units.
+
+    Returns:
+        Nodes by index; None if the forward part is no chain that is visited from the end to the start, or nothing fits.
+    """
+    levels = _visited_levels(graph, split)
+    if levels is None or not _is_chain(graph, split):
+        return None
+    need = _Need.of(graph, split, levels)
+    order = need.order(room, seconds)
+    if order is None:
+        return None
+    computes: list[int] = []
+    following = split
+    for low, k, r in order:
+        while following < len(graph.nodes) and levels[following - split] > r:
+            computes.append(following)
+            following += 1
+        computes.extend(range(low, k))
+    return (*computes, *range(following, len(graph.nodes)))
+
+
+def _is_chain(graph: Graph, split: int) -> bool:
+    """Whether each forward node reads only the one before, may be recomputed, and makes no graph output."""
+    if not 2 <= split <= MOST_LEVELS or any(graph.producer[v] < split for v in graph.outputs):
+        return False
+    return all(
+        node.recompute and {graph.producer[v] for v in node.inputs} == ({i - 1} if i else set())
+        for i, node in enumerate(graph.nodes[:split])
+    )
+
+
+def _visited_levels(graph: Graph, split: int) -> list[int] | None:
+    """For each node of the rest the level (from 1) that it visits, or that of the visit before; None if levels rise.
+
+    The first node must visit the last level, so that the whole forward part runs before it.
+    """
+    levels: list[int] = []
+    for node in graph.nodes[split:]:
+        read = [graph.producer[v] + 1 for v in node.inputs if graph.producer[v] < split]
+        current = levels[-1] if levels else split
+        if read and min(read) > current:
+            return None
+        levels.append(min(read) if read else current)
+    return levels if levels and levels[0] == split else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """Bytes that the steps of a schedule by sweeps need, per level 1 .. N (index 0 unused).
+
+    Attributes:
+        costs: Cost of computing each level.
+        kept: Bytes of its values that other nodes read.
+        running: Bytes of outputs and workspace while it is computed.
+        visit: Peak of the visits to it, without the kept values of lower levels; None if there is no visit.
+        pending: Bytes resident while lower levels are computed on the way to its first visit.
+    """
+
+    costs: tuple[float, ...]
+    kept: tuple[int, ...]
+    running: tuple[int, ...]
+    visit: tuple[int | None, ...]
+    pending: tuple[int, ...]
+
+    @classmethod
+    def of(cls, graph: Graph, split: int, levels: list[int]) -> _Need:
+        """Count the live bytes around every node of the rest."""
+        visit: list[int | None] = [None] * (split + 1)
+        pending = [0] * (split + 1)
+        last = {v: readers[-1] for v, readers in enumerate(graph.readers) if readers and readers[-1] >= split}
+        last.update(dict.fromkeys(graph.outputs, len(graph.nodes)))
+        above: dict[int, int] = {}  # values of levels above the current one that are still to be read
+        below = sorted((v for v in last if graph.producer[v] < split), reverse=True)
+        made: dict[int, int] = {}
+        for v, level in enumerate(levels, start=split):
+            above = {value: size for value, size in above.items() if last[value] >= v}
+            made = {value: size for value, size in made.items() if last[value] >= v}
+            while below and graph.producer[below[0]] + 1 > level:
+                value = below.pop(0)
+                if last[value] >= v:
+                    above[value] = graph.size[value]
+            live = sum(above.values()) + sum(made.values())
+            if visit[level] is None:
+                pending[level] = live
+            here = sum(graph.size[w] for w in below if graph.producer[w] + 1 == level and last[w] >= v)
+            need = live + here + sum(graph.nodes[v].outputs) + graph.nodes[v].workspace
+            visit[level] = max(need, visit[level] or 0)
+            made.update({w: graph.size[w] for w in graph.values_of(v) if w in last})
+        forward = graph.nodes[:split]
+        return cls(
+            tuple(node.cost for node in forward),
+            (0, *(sum(graph.size[v] for v in graph.values_of(i) if graph.readers[v]) for i in range(split))),
+            (0, *(sum(node.outputs) + node.workspace for node in forward)),
+            tuple(visit),
+            tuple(pending),
+        )
+
+    def order(self, room: int, seconds: float) -> list[tuple[int, int, int]] | None:
+        """The best splits for a budget, see ``Segments.order``; None if nothing fits."""
+        visited = [k for k, need in enumerate(self.visit) if need is not None]
+        spare = [room - (need or 0) for need in self.visit]
+        if min(spare) < 0:
+            return None
+        others = (*self.running, *(need or 0 for need in self.visit), *self.pending)
+        coarse = Units.of(self.kept, max(spare[k] for k in visited), len(self.costs), others, seconds=seconds)
+        segments, table = filled(lambda units: self._segments(room, spare, visited, units), coarse, seconds)
+        return segments.order(table)
+
+    def _segments(self, room: int, spare: list[int], visited: list[int], units: Units) -> Segments:
+        """The programme in given units, if ``spare`` bytes are free beside the visits to each level."""
+        n = len(self.costs)
+        size = [math.ceil(kept / units.bytes) for kept in self.kept]
+        hold = np.tile(np.array(size, dtype=np.int64), (n + 1, 1))
+        sweep = np.zeros((n + 1, n + 1), dtype=np.int64)
+        for low in range(n):
+            highest = 0
+            for k in range(low + 1, n + 1):
+                highest = max(highest, self.running[k] + (self.kept[k - 1] if k - 1 > low else 0))
+                sweep[low, k] = (room - highest) // units.bytes
+        return Segments(
+            prefix=prefix_sums(self.costs),
+            tail=np.zeros(n + 1),
+            top=highest_visited(visited, n),
+            hold=hold,
+            sweep=sweep,
+            pending=np.array([math.ceil(need / units.bytes) for need in self.pending], dtype=np.int64),
+            visit=np.array([s // units.bytes for s in spare], dtype=np.int64),
+            width=units.count + 1,
+        )
