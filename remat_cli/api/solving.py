@@ -14,8 +14,8 @@ from remat_cli.errors import UsageError, Worded, wrong_type
 from remat_cli.files import require_writable
 from remat_cli.graph.batched import Batched
 from remat_cli.graph.model import Graph
-from remat_cli.planning import curve, least_peak, max_batch_graphs, policies, solving
-from remat_cli.planning import max_batch as max_batch_of_one
+from remat_cli.planning import curve, least_peak, policies, solving
+from remat_cli.planning import max_batch as batches
 from remat_cli.planning.cache import PlanCache, user_folder
 from remat_cli.planning.curve import Curve
 from remat_cli.planning.max_batch import MaxBatch
@@ -195,7 +195,7 @@ def max_batch(
                 hint='give a percentage as max_overhead="30%"',
             )
         family = _family(graph, graph_batch)
-        return max_batch_graphs.max_batch_of(
+        return batches.max_batch_of(
             family,
             memory_bytes,
             limit=lambda model: _cost_with(model, max_overhead),
@@ -208,7 +208,7 @@ def max_batch(
     else:
         hint = 'give a percentage as max_overhead="30%"'
         most_cost = as_number(most_cost, "most_cost", "a number in the graph's cost unit", hint)
-    return max_batch_of_one.max_batch(
+    return batches.max_batch(
         model,
         memory_bytes,
         graph_batch=_batch_of(model) if graph_batch is None else as_whole(graph_batch, "graph_batch"),
@@ -226,7 +226,7 @@ def one_forward(graph: Graph | Source) -> float:
         UsageError: If no node says that it is forward.
         InputError: If the graph's document is invalid.
     """
-    return max_batch_of_one.one_forward(as_graph(graph))
+    return batches.one_forward(as_graph(graph))
 
 
 @door

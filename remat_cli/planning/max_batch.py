@@ -1,11 +1,11 @@
 """The largest batch that a memory holds at bounded extra cost (Checkmate, MLSys 2020, equations 10 and 11).
 
-A batch b times as large makes every value b times as large. Fixed memory does not change. So a plan whose values peak
-at V bytes for one sample fits a memory of M bytes up to the batch (M - fixed) / V. All costs grow by the same factor,
-so the overhead of a plan does not depend on the batch; neither do shares of the time that copies without latency take.
-The task is therefore to find the smallest peak of a plan of bounded overhead, in steps of whole batches: every batch
-corresponds to a budget for the graph at its own batch. Where every batch has a graph of its own, :mod:`batch_graphs`
-searches.
+A batch b times as large makes every value b times as large. Fixed memory does not change. So a plan whose
+values peak at V bytes for one sample fits a memory of M bytes up to the batch (M - fixed) / V. All costs grow by the
+same factor, so the overhead of a plan does not depend on the batch; neither do shares of the time that copies without
+latency take. The task is therefore to find the smallest peak of a plan of bounded overhead, in steps of whole batches:
+every batch corresponds to a budget for the graph at its own batch. Where every batch has a graph of its own, see
+:mod:`~remat_cli.planning.batch_graphs`.
 """
 
 from __future__ import annotations
@@ -16,30 +16,33 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Generic, TypeVar
 
 from remat_cli.control import MORE_TIME, Control, Ending, Outcome, Progress
 from remat_cli.errors import Infeasible, Interrupted, LimitReached, StrategyMismatch, UsageError, Worded
-from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.batched import Batched
 from remat_cli.graph.model import Graph, Phase
 from remat_cli.plan.comparison import BatchFacts
 from remat_cli.plan.model import Scope
+from remat_cli.planning.batch_graphs import BatchGraphs, OneGraph
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.pooled_runs import PooledRuns
 from remat_cli.planning.solution_pool import SolutionPool
 from remat_cli.planning.solved import Solved, replayed
 from remat_cli.running import interruptible
-from remat_cli.strategies.base import Found, Schedule, Task
+from remat_cli.strategies.base import Found, Task
 from remat_cli.strategies.published.opener import OPENING_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.tolerances import CLEARLY_ABOVE, SAME_COST
 from remat_cli.units import Budget
 
-UNTIMED_S = 60.0
+_UNTIMED_S = 60.0
 """Seconds for one batch if there is no time limit. Untuned."""
-SEEDED = "auto"
+_SEEDED = "auto"
 """The strategy whose search begins with the batches that quick methods find."""
-SEED_SHARE, SEED_MOST_S = 0.3, 30.0
+_SEED_SHARE, _SEED_MOST_S = 0.3, 30.0
 """Time for all quick methods together: a share of the time left, and most seconds. Untuned."""
 
 
@@ -164,15 +167,11 @@ def max_batch(
         raise UsageError(f"a batch of {graph_batch} is too small", hint="say what batch the graph was made for")
     if no_remat_peak(graph) == graph.fixed_memory:
         raise UsageError("no value has a size, so every batch fits", hint="is this the right graph?")
-    room = memory_bytes - graph.fixed_memory
-    scale = _Scale(graph.fixed_memory, room, graph_batch)
-    if room <= 0 or scale.batch_at(peak_bound(graph).bytes) < 1:
-        raise Infeasible(
-            f"not even one sample fits {memory_bytes} bytes: fixed memory and the largest working set need more",
-            hint="give more memory",
-        )
-    job = Job.of(graph, options or SolveOptions(), None)
-    host = job.options.host
+    options = options or SolveOptions()
+    batches = OneGraph(graph, graph_batch, memory_bytes, most_cost, options.host)
+    if memory_bytes <= graph.fixed_memory or batches.top < 1:
+        raise _nothing_fits(memory_bytes)
+    job, host = Job.of(graph, options, None), options.host
     if host is not None and (host.latency_s or host.memory_bytes is not None):
         raise UsageError(
             "a search for the largest batch needs a host without latency and without a limit of its memory",
@@ -181,190 +180,224 @@ def max_batch(
                 f"{_PROPORTION}: leave --host-latency and --host-memory out",
             ),
         )
-    search = _Search(PooledRuns(job, SolutionPool(graph, host)), scale, most_cost, listener)
-    with interruptible(search.runs.control):
-        if job.strategy.name == SEEDED:
+    return _searched(job, batches, listener)
+
+
+def max_batch_of(
+    family: Batched | Callable[[int], Graph],
+    memory_bytes: int,
+    *,
+    limit: Callable[[Graph], float],
+    options: SolveOptions,
+    listener: Callable[[Progress], None] | None = None,
+) -> MaxBatch:
+    """The largest batch for which some plan stays within a memory and a cost.
+
+    Args:
+        family: Graphs of several batches, or a function that makes the graph of a batch. Memory does not fall as the
+            batch grows.
+        memory_bytes: The memory, fixed memory included.
+        limit: What a plan may cost on a graph, in the graph's unit.
+        options: How to solve; the time limit is for the whole search.
+        listener: Receives the progress, from any thread.
+
+    Raises:
+        Infeasible: If not even one sample fits.
+        UsageError: If every batch fits.
+        LimitReached, Interrupted: If the search has to stop before it has found any batch.
+        SolverUnavailable, SolverFailed, StrategyMismatch: From the strategy.
+    """
+    started_s = time.monotonic() if options.started_s is None else options.started_s
+    batches = BatchGraphs(family, memory_bytes, limit, options.host)
+    if batches.top < 1:
+        raise _nothing_fits(memory_bytes)
+    job = Job.of(batches.at(max(1, batches.without)), replace(options, started_s=started_s), None)
+    return _searched(job, batches, listener)
+
+
+def _nothing_fits(memory_bytes: int) -> Infeasible:
+    return Infeasible(
+        f"not even one sample fits {memory_bytes} bytes: fixed memory and the largest working set need more",
+        hint="give more memory",
+    )
+
+
+def _searched(job: Job, batches: B, listener: Callable[[Progress], None] | None) -> MaxBatch:
+    """The answer of a search."""
+    search = _Search(job, batches, listener)
+    with interruptible(job.context.control):
+        if job.strategy.name == _SEEDED:
             search.seed()
         search.run()
-    return search.result(memory_bytes)
+    return search.result()
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """Converts batches to budgets of the graph at its own batch, and peaks to batches."""
-
-    fixed: int
-    room: int
-    graph_batch: int
-
-    def budget(self, batch: int) -> int:
-        """The budget within which a plan must stay to fit at ``batch``."""
-        return self.fixed + self.room * self.graph_batch // batch
-
-    def batch_at(self, peak_bytes: int) -> int:
-        """The largest batch at which a plan of this peak fits."""
-        return self.room * self.graph_batch // (peak_bytes - self.fixed)
+B = TypeVar("B", OneGraph, BatchGraphs)
 
 
 @dataclass(slots=True)
-class _Search:
+class _Search(Generic[B]):
     """A search for the largest batch, under way.
 
     Attributes:
-        low: The largest batch with a plan, ``best``.
-        high: The smallest batch that is proven impossible in ``scope``.
+        job: What all runs share, but the graph.
+        batches: The batches, and everything that was found for them.
+        listener: Receives the progress.
+        maker: Text form of the strategy that makes the schedules; empty for the one asked for.
+        low: The largest batch with a plan.
         open_top: The smallest batch that had a run without a result; the bisection stays below it.
         cut_short: Whether any of those runs ended because of its time limit.
+        refuted: By batch that is proven impossible: the plans for which that is proven.
         tried: Batches that had a run, in order.
     """
 
-    runs: PooledRuns
-    scale: _Scale
-    most_cost: float
+    job: Job
+    batches: B
     listener: Callable[[Progress], None] | None
+    maker: str = ""
     low: int = 0
-    best: Found | None = None
-    high: int = 0
     open_top: int = 0
     cut_short: bool = False
-    scope: Scope = Scope.ANY_ORDER
+    refuted: dict[int, Scope] = field(default_factory=dict)
     tried: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Bound the search: from above by the working sets, from below by the plan that keeps everything."""
-        graph = self.runs.job.graph
-        self.runs.pool.add(Found(Schedule(tuple(range(len(graph.nodes))))))
-        self.high = self.open_top = self.scale.batch_at(peak_bound(graph).bytes) + 1
-        self._take_schedules()
+        self.open_top = self.batches.top + 1
+        if self.batches.without:
+            self.low = self.batches.reached(self.batches.without, self.low)
 
     def seed(self) -> None:
         """Start from the batches that quick strategies find, each in a search of its own."""
-        job, pool = self.runs.job, self.runs.pool
-        job = replace(job, context=replace(job.context, control=self.runs.control.part(SEED_SHARE, SEED_MOST_S)))
+        context = replace(self.job.context, control=self.job.context.control.part(_SEED_SHARE, _SEED_MOST_S))
         for spec in OPENING_METHODS:
-            runs = PooledRuns(replace(job, strategy=strategy_from_spec(spec)), SolutionPool(job.graph), maker=spec)
+            job = replace(self.job, context=context, strategy=strategy_from_spec(spec))
+            other = _Search(job, self.batches.fresh(), self.listener, spec)
             with suppress(StrategyMismatch):  # not for this graph
-                _Search(runs, self.scale, self.most_cost, self.listener).run()
-            for entry in runs.pool.schedules:
-                pool.add(entry.found)
-        self._take_schedules()
+                other.run()
+            self.batches.add(other.batches)
+            if isinstance(self.batches, BatchGraphs):
+                self.low = self.batches.reached(max(1, other.low), self.low)
+        if isinstance(self.batches, OneGraph):
+            self.low = self.batches.reached(1, self.low)
 
     def run(self) -> None:
         """Bisect between ``low`` and ``open_top``; repeat if runs were cut short and there is time left."""
         while True:
             self.cut_short = False
             self._halve()
-            if not self.cut_short or self.runs.over() or self.runs.control.deadline_s is None:
+            if not self.cut_short or self._runs(max(1, self.low)).over() or self.job.context.control.deadline_s is None:
                 return
             # Another round helps: it starts from the plans and bounds of this one, with the time that this one left.
-            self.open_top = self.high
+            self.open_top = self._impossible
+
+    @property
+    def _impossible(self) -> int:
+        """The smallest batch above ``low`` that is proven impossible."""
+        return min([self.batches.top + 1, *(batch for batch in self.refuted if batch > self.low)])
 
     def _halve(self) -> None:
-        while self.low + 1 < min(self.high, self.open_top) and not self.runs.over():
-            batch = middle(self.low, min(self.high, self.open_top))
-            self.tried.append(batch)
-            self._attempt(batch)
-            if self.low < batch:
-                self.open_top = min(self.open_top, batch)
-            if not self.runs.job.strategy.minds_budget:
+        while self.low + 1 < self.open_top:
+            # The geometric mean, since a budget is inversely proportional to a batch.
+            low, top = self.low, self.open_top
+            batch = min(max(math.isqrt(low * top), low + 1), top - 1) if low else max(1, top // 2)
+            runs = self._runs(batch)
+            if runs.over():
+                return
+            self._attempt(batch, runs)
+            if self._one_plan:
                 return
 
-    def _attempt(self, batch: int) -> None:
-        budget = self.scale.budget(batch)
-        clock = clock_of(
-            self.runs, self.low, min(self.high, self.open_top)
-        ).stoppable()  # with a flag of its own: a decision must stop this run, not the search
-        listener = Decision(self.most_cost, batch, clock, self.listener).report
-        answer, _ = self.runs.run(budget, replace(clock, listener=listener))
+    @property
+    def _one_plan(self) -> bool:
+        """Whether there is one plan for all batches, because the strategy ignores the budget."""
+        return isinstance(self.batches, OneGraph) and not self.job.strategy.minds_budget
+
+    def _attempt(self, batch: int, runs: PooledRuns) -> None:
+        """Solve one batch, beginning with the schedules of all others, and draw what follows."""
+        self.tried.append(batch)
+        self.batches.inherit(batch)
+        budget, most_cost = self.batches.budget(batch), self.batches.most_cost(runs.job.graph)
+        # With a flag of its own: a decision must stop this run, not the search.
+        clock = self._clock(runs).stoppable()
+        listener = _Decision(most_cost, batch, clock, self.listener).report
+        answer, _ = runs.run(budget, replace(clock, listener=listener))
         ended = answer.exhausted if isinstance(answer, Found) else answer.scope is not None
-        self._take_schedules()
-        self._take_proofs(batch, budget)
-        self.cut_short |= self.low < batch < self.high and not ended
+        self.low = self.batches.reached(batch, self.low)
+        if self.low >= batch:
+            return
+        self.open_top = min(self.open_top, batch)
+        scope = _refuted(runs.pool, budget, most_cost)
+        if scope is not None:
+            self.refuted[batch] = scope
+        self.cut_short |= scope is None and not ended
 
-    def _take_schedules(self) -> None:
-        """Raise ``low`` to the largest batch that any schedule in the pool allows."""
-        for entry in self.runs.pool.schedules:
-            batch = self.scale.batch_at(entry.peak_bytes)
-            if entry.cost <= self.most_cost * (1 + SAME_COST) and batch > self.low:
-                self.low, self.best = batch, entry.found
+    def _runs(self, batch: int) -> PooledRuns:
+        """What runs on the graph of a batch."""
+        pool = self.batches.pool(batch)
+        return PooledRuns(replace(self.job, graph=pool.graph), pool, self.maker)
 
-    def _take_proofs(self, batch: int, budget: int) -> None:
-        """Lower ``high`` to this batch if it is proven to be too large."""
-        scope = refuted(self.runs.pool, budget, self.most_cost)
-        if scope is not None and self.low < batch < self.high:
-            self.high, self.scope = batch, scope
+    def _clock(self, runs: PooledRuns) -> Control:
+        """The clock of the next run, if the bisection goes on after it."""
+        if runs.control.deadline_s is None:
+            return runs.control.part(most_s=_UNTIMED_S)
+        return runs.first_of(max(1, math.ceil(math.log2(max(2, self.open_top - self.low)))))
 
-    def result(self, memory_bytes: int) -> MaxBatch:
+    def result(self) -> MaxBatch:
         """The result of the search.
 
         Raises:
             LimitReached, Interrupted: If the search had to stop before it found a batch.
         """
-        job = self.runs.job
-        undecided = self.low + 1 < self.high and job.strategy.minds_budget
-        outcome = outcome_of(self.runs, self.low, undecided=undecided, cut_short=self.cut_short)
-        solved, budget = None, self.scale.budget(max(1, self.low))
-        if self.best is not None:
-            found = replace(self.best, bounds=self.runs.pool.bounds_at(budget))
+        batches, runs = self.batches, self._runs(max(1, self.low))
+        outcome, graph, budget = self._outcome(runs), runs.job.graph, batches.budget(max(1, self.low))
+        solved = None
+        if self.low:
+            found = replace(batches.best(self.low), bounds=runs.pool.bounds_at(budget))
             asked = Budget(Fraction(budget), False, f"{budget}B")
-            solved = replayed(job, Task(job.graph, budget, host=self.runs.pool.host), found, Ending(outcome), asked)
-        peak = no_remat_peak(job.graph)
+            solved = replayed(runs.job, Task(graph, budget, host=runs.pool.host), found, Ending(outcome), asked)
+        if isinstance(batches, OneGraph):  # what is impossible for one batch is so for all larger ones
+            graph_batch, impossible, refuted = batches.given[0], self._impossible, ()
+            scopes = [self.refuted.get(impossible, Scope.ANY_ORDER)]
+        else:
+            graph_batch, impossible, scopes = max(1, self.low), batches.top + 1, list(self.refuted.values())
+            refuted = tuple(sorted(batch for batch in self.refuted if batch > self.low))
         return MaxBatch(
-            graph=job.graph,
-            graph_batch=self.scale.graph_batch,
-            memory_bytes=memory_bytes,
-            most_cost=self.most_cost,
-            without=self.scale.batch_at(peak),
+            graph=graph,
+            graph_batch=graph_batch,
+            memory_bytes=batches.memory_bytes,
+            most_cost=batches.most_cost(graph),
+            without=batches.without,
             found=self.low,
-            impossible=self.high,
-            scope=self.scope,
+            impossible=impossible,
+            scope=Scope.DOCUMENT_ORDER if Scope.DOCUMENT_ORDER in scopes else Scope.ANY_ORDER,
             solved=solved,
             budget_bytes=budget,
             tried=tuple(self.tried),
             outcome=outcome,
-            wall_s=time.monotonic() - job.started_s,
-            given=(self.scale.graph_batch,),
+            wall_s=time.monotonic() - runs.job.started_s,
+            given=batches.given,
+            refuted=refuted,
         )
 
+    def _outcome(self, runs: PooledRuns) -> Outcome:
+        """How the search ended.
 
-def middle(low: int, top: int) -> int:
-    """The batch to try between ``low``, which has a plan, and ``top``, which has none.
-
-    It is the geometric mean, since a budget is inversely proportional to a batch.
-    """
-    return min(max(math.isqrt(low * top), low + 1), top - 1) if low else max(1, top // 2)
-
-
-def clock_of(runs: PooledRuns, low: int, top: int) -> Control:
-    """The clock of the next run, if the bisection between ``low`` and ``top`` goes on after it."""
-    if runs.control.deadline_s is None:
-        return runs.control.part(most_s=UNTIMED_S)
-    return runs.first_of(max(1, math.ceil(math.log2(max(2, top - low)))))
-
-
-def outcome_of(runs: PooledRuns, low: int, *, undecided: bool, cut_short: bool) -> Outcome:
-    """How a search ended that found the batch ``low``.
-
-    Args:
-        runs: Its runs.
-        low: The batch; 0 for none.
-        undecided: Whether larger batches are neither found nor proven to be impossible.
-        cut_short: Whether the time limit ended a run for one of them.
-
-    Raises:
-        LimitReached, Interrupted: If it had to stop before it found a batch.
-    """
-    control, over = runs.control, runs.over()
-    late = undecided and (cut_short or over)
-    outcome = control.stopped_by() if late or control.cancelled.is_set() else Outcome.FINISHED
-    if low == 0 and outcome is Outcome.INTERRUPTED:
-        raise Interrupted("interrupted before a plan for any batch was found")
-    if low == 0 and over:
-        raise LimitReached("the time limit came before a plan for any batch", hint=MORE_TIME)
-    return outcome
+        Raises:
+            LimitReached, Interrupted: If it had to stop before it found a batch.
+        """
+        control, over = runs.control, runs.over()
+        undecided = self.low < self.batches.top and self.low + 1 not in self.refuted and not self._one_plan
+        late = undecided and (self.cut_short or over)
+        outcome = control.stopped_by() if late or control.cancelled.is_set() else Outcome.FINISHED
+        if self.low == 0 and outcome is Outcome.INTERRUPTED:
+            raise Interrupted("interrupted before a plan for any batch was found")
+        if self.low == 0 and over:
+            raise LimitReached("the time limit came before a plan for any batch", hint=MORE_TIME)
+        return outcome
 
 
-def refuted(pool: SolutionPool, budget_bytes: int, most_cost: float) -> Scope | None:
+def _refuted(pool: SolutionPool, budget_bytes: int, most_cost: float) -> Scope | None:
     """The plans of which none stays within a budget and a cost, as the pool proves it; None if it proves no such thing.
 
     Only proofs for all plans in any order or in document order count: a narrower class says too little.
@@ -377,7 +410,7 @@ def refuted(pool: SolutionPool, budget_bytes: int, most_cost: float) -> Scope | 
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class _Decision:
     """Stops a run once its batch is decided: by a plan that is cheap enough, or by a bound above the cost limit."""
 
     most_cost: float

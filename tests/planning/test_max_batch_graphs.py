@@ -18,9 +18,10 @@ from remat_cli.errors import Infeasible, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.batched import Batched
 from remat_cli.graph.model import Graph
-from remat_cli.planning.max_batch_graphs import last_within
+from remat_cli.planning.batch_graphs import last_within
 from remat_cli.planning.options import SolveOptions
-from remat_cli.reports.batches import batch_json, batch_text
+from remat_cli.reports.batches import batch_document, batch_text
+from remat_cli.reports.documents import document_json
 from remat_cli.reports.style import Style
 from remat_cli.zoo.registry import build_graph
 
@@ -172,7 +173,7 @@ def test_documents_and_words():
     graphs = network(random.Random(3))
     answer = remat_api.max_batch(graphs, 3 * no_remat_peak(graphs[-1]), graph_batch=GIVEN, max_overhead="30%")
     facts = answer.facts()
-    document = json.loads(batch_json(facts))
+    document = json.loads(document_json(batch_document(facts)))
     jsonschema.validate(document, SCHEMA, cls=jsonschema.Draft202012Validator)
     assert document["given_batches"] == list(GIVEN)
     assert document["batch"] == document["graph_batch"] == answer.found
