@@ -23,15 +23,23 @@ from remat_cli.plan.io import plan_from_document
 from remat_cli.plan.model import Plan
 from remat_cli.plan.sensitivity import Worth
 from remat_cli.reports.batches import batch_text
-from remat_cli.reports.comparison import comparison_text, linked_text
+from remat_cli.reports.comparison import (
+    comparison_csv,
+    comparison_document,
+    comparison_text,
+    linked_csv,
+    linked_document,
+    linked_text,
+)
 from remat_cli.reports.curve import CurveRow, curve_text
 from remat_cli.reports.diff import diff_text
+from remat_cli.reports.documents import document_json, report_document
 from remat_cli.reports.explanation import explanation_text
-from remat_cli.reports.graph import graph_text
+from remat_cli.reports.graph import graph_summary_document, graph_text
 from remat_cli.reports.plan import plan_text
 from remat_cli.reports.style import Style
 from remat_cli.reports.timeline import plan_show
-from remat_cli.reports.worth import worth_text
+from remat_cli.reports.worth import worth_csv, worth_document, worth_text
 from remat_cli.tracebacks import door
 
 if TYPE_CHECKING:
@@ -160,6 +168,27 @@ def _search_texts() -> dict[type, Callable[[Any, Style], str]]:
     }
 
 
+_DOCUMENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
+    Graph: lambda graph: graph_summary_document(summarize(graph)),
+    Plan: lambda plan: report_document(check(plan)),
+    Comparison: comparison_document,
+    Linked: linked_document,
+    Worth: worth_document,
+}
+_CSV: dict[type, Callable[[Any], str]] = {Comparison: comparison_csv, Linked: linked_csv, Worth: worth_csv}
+
+
+def formatted(shown: Any, format: str, style: Style, made_by: str, *, cdn: bool) -> str | bytes:
+    """``shown`` in a format of the command line, of those that there are of it; ``style`` is that of texts."""
+    if format in FIGURES:
+        return figure_of(shown, format)
+    if format == "html":
+        return page_of(shown, made_by, cdn=cdn)
+    if format == "json":
+        return document_json(_DOCUMENTS[type(shown)](shown))
+    return _CSV[type(shown)](shown) if format == "csv" else text_of(shown, style)
+
+
 def page_of(shown: Any, made_by: str, *, cdn: bool = False) -> str:
     """The page of ``shown``, whose last line says ``made_by`` which command it was made.
 
@@ -168,29 +197,23 @@ def page_of(shown: Any, made_by: str, *, cdn: bool = False) -> str:
     """
     require_drawing("html")
     shown = getattr(shown, "plan", shown)  # what a search returned
-    page = _pages().get(type(shown))
-    if page is None:
-        raise wrong_type("shown", shown, "a graph, a plan, a comparison, a curve or a worth")
-    return page(shown, made_by, cdn=cdn)
-
-
-def _pages() -> dict[type, Callable[..., str]]:
-    """What makes pages, by what they show."""
     from remat_cli.planning.curve import Curve
-    from remat_cli.reports.web.comparison import comparison_page, linked_page
-    from remat_cli.reports.web.curve import curve_page
+    from remat_cli.reports.web.comparison import comparison_page, curve_page, linked_page, worth_page
     from remat_cli.reports.web.graph import graph_page
+    from remat_cli.reports.web.page import Page, render_page
     from remat_cli.reports.web.plan import plan_page
-    from remat_cli.reports.web.worth import worth_page
 
-    return {
-        Plan: lambda plan, made_by, *, cdn: plan_page(check(plan), plan, made_by, cdn=cdn),
-        Graph: lambda graph, made_by, *, cdn: graph_page(graph, summarize(graph), made_by, cdn=cdn),
+    pages: dict[type, Callable[[Any], Page]] = {
+        Plan: lambda plan: plan_page(check(plan), plan),
+        Graph: lambda graph: graph_page(graph, summarize(graph)),
         Comparison: comparison_page,
         Linked: linked_page,
         Worth: worth_page,
-        Curve: lambda curve, made_by, *, cdn: curve_page(curve.graph, curve_rows(curve), made_by, cdn=cdn),
+        Curve: lambda curve: curve_page(curve.graph, curve_rows(curve)),
     }
+    if type(shown) not in pages:
+        raise wrong_type("shown", shown, "a graph, a plan, a comparison, a curve or a worth")
+    return render_page(pages[type(shown)](shown), made_by, cdn=cdn)
 
 
 def figure_of(shown: Any, format: str) -> bytes:
@@ -201,22 +224,17 @@ def figure_of(shown: Any, format: str) -> bytes:
     """
     require_drawing(format)
     shown = getattr(shown, "plan", shown)  # what a search returned
-    figure = _figures().get(type(shown))
-    if figure is None:
-        raise wrong_type("shown", shown, "a graph, a plan or a comparison")
-    return figure(shown, format)
-
-
-def _figures() -> dict[type, Callable[[Any, str], bytes]]:
-    """What draws figures, by what they show."""
     from remat_cli.reports.figures import comparison_figure, graph_figure, linked_figure, plan_figure
 
-    return {
+    figures: dict[type, Callable[[Any, str], bytes]] = {
         Plan: lambda plan, format: plan_figure(check(plan), plan, format),
         Graph: graph_figure,
         Comparison: comparison_figure,
         Linked: linked_figure,
     }
+    if type(shown) not in figures:
+        raise wrong_type("shown", shown, "a graph, a plan or a comparison")
+    return figures[type(shown)](shown, format)
 
 
 def curve_rows(curve: Curve) -> list[CurveRow]:

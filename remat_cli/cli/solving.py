@@ -24,8 +24,8 @@ from remat_cli.planning.least_peak import solve_smallest
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solved import Solved
 from remat_cli.planning.solving import solve
-from remat_cli.reports.curve import CurveRow, curve_csv, curve_json, curve_text
-from remat_cli.reports.documents import report_json
+from remat_cli.reports.curve import CurveRow, curve_csv, curve_document, curve_text
+from remat_cli.reports.documents import document_json, report_document
 from remat_cli.reports.plan import plan_text
 from remat_cli.running import interruptible, usable_cores
 from remat_cli.units import Budget, format_bytes, format_percent
@@ -92,7 +92,7 @@ def _report(solved: Solved, out: Output, format: str) -> None:
     if format == "json":
         if cached is not None:
             out.note(f"remat: not solved again, only replayed: {cached}")
-        out.report(report_json(solved.report))
+        out.report(document_json(report_document(solved.report)))
         return
     out.report(
         plan_text(solved.report, out.style(), run=solved.plan.run, ending=solved.ending, cached=cached),
@@ -167,11 +167,12 @@ def _write_plans(curve: Curve, pattern: str, out: Output) -> list[CurveRow]:
 def _report_curve(curve: Curve, rows: Sequence[CurveRow], out: Output, format: str, *, cdn: bool) -> None:
     """Print the report on ``curve``."""
     if format == "json":
-        out.report(curve_json(curve.graph, rows))
+        out.report(document_json(curve_document(curve.graph, rows)))
     elif format == "html":
-        from remat_cli.reports.web.curve import curve_page  # with Plotly's checks
+        from remat_cli.reports.web.comparison import curve_page
+        from remat_cli.reports.web.page import render_page  # with Plotly's checks
 
-        out.write("-", curve_page(curve.graph, rows, current().command_line(), cdn=cdn))
+        out.write("-", render_page(curve_page(curve.graph, rows), current().command_line(), cdn=cdn))
     elif format == "csv":
         out.report(curve_csv(rows))
     else:

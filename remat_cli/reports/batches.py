@@ -7,7 +7,6 @@ from typing import Any
 from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import BatchFacts
 from remat_cli.plan.model import Scope
-from remat_cli.reports.documents import document_json
 from remat_cli.reports.style import Style, fields, render
 from remat_cli.reports.words import exact_bytes
 from remat_cli.units import format_bytes, format_percent
@@ -80,9 +79,9 @@ def _graphs(facts: BatchFacts) -> str:
     )
 
 
-def batch_json(facts: BatchFacts) -> str:
-    """The facts as JSON text, ``remat-batch/1`` (schemas/batch-v1.json)."""
-    document: dict[str, Any] = {
+def batch_document(facts: BatchFacts) -> dict[str, Any]:
+    """The facts as JSON values, ``remat-batch/1`` (schemas/batch-v1.json)."""
+    return {
         "schema": "remat-batch/1",
         "memory": facts.memory_bytes,
         "most_cost": facts.most_cost,
@@ -99,4 +98,3 @@ def batch_json(facts: BatchFacts) -> str:
         "refuted": list(facts.refuted),
         "outcome": facts.outcome,
     }
-    return document_json(document)

@@ -28,10 +28,6 @@ def plan_trace(report: Report, plan: Plan) -> str:
 
     A computation lasts as long as it costs. If costs are not times, the cost of computing every node once is shown as
     one second, so an overhead of 5% is 0.05 s more; ``otherData`` says which cost a second stands for.
-
-    Args:
-        report: The report of the replay.
-        plan: The plan, valid or not.
     """
     graph = report.graph
     second = _SECOND.get(graph.cost_unit) or graph.total_cost or 1.0

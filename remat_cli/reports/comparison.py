@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from remat_cli.plan.comparison import Comparison, Ended, Linked, Proof, Row
 from remat_cli.plan.host import Host
 from remat_cli.plan.model import Scope
-from remat_cli.reports.documents import document_json, rate_limit
+from remat_cli.reports.documents import rate_limit
 from remat_cli.reports.style import Style, render, title
 from remat_cli.reports.table import Column, Table
 from remat_cli.reports.words import AMONG, count, exact_bytes, percent_over
@@ -170,11 +170,6 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def comparison_json(comparison: Comparison) -> str:
-    """:func:`comparison_document` as text."""
-    return document_json(comparison_document(comparison))
-
-
 def linked_text(linked: Linked, style: Style) -> str:
     """The table of each link under its name and bandwidths."""
     parts = []
@@ -204,11 +199,6 @@ def linked_document(linked: Linked) -> dict[str, Any]:
         ],
         "interrupted": linked.interrupted,
     }
-
-
-def linked_json(linked: Linked) -> str:
-    """:func:`linked_document` as text."""
-    return document_json(linked_document(linked))
 
 
 def linked_csv(linked: Linked) -> str:

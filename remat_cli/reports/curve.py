@@ -12,7 +12,7 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Scope
-from remat_cli.reports.documents import document_json, graph_document
+from remat_cli.reports.documents import graph_document
 from remat_cli.reports.style import Style, fields, render, title
 from remat_cli.reports.table import Column, Table, each
 from remat_cli.reports.words import (
@@ -58,18 +58,7 @@ class CurveRow:
 
 
 def curve_text(graph: Graph, rows: Sequence[CurveRow], style: Style, outcome: Outcome, wall_s: float) -> str:
-    """A line per budget: peak, overhead, lower bound on the overhead, gap and status.
-
-    Args:
-        graph: The graph.
-        rows: By rising budget; at least one.
-        style: The layout.
-        outcome: How the search ended.
-        wall_s: Seconds it took.
-
-    Returns:
-        Lines that end with a newline.
-    """
+    """A line per budget, rising: peak, overhead, lower bound on the overhead, gap and status."""
     from rich.text import Text
 
     solved = [row.report for row in rows if row.report is not None]
@@ -195,11 +184,6 @@ def _points(rows: Sequence[CurveRow]) -> Table[CurveRow]:
         Column("hint", lambda row: row.hint or None),
     ]
     return Table(columns, rows)
-
-
-def curve_json(graph: Graph, rows: Sequence[CurveRow]) -> str:
-    """:func:`curve_document` as text: sorted keys, a final newline."""
-    return document_json(curve_document(graph, rows))
 
 
 def curve_csv(rows: Sequence[CurveRow]) -> str:

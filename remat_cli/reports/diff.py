@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from remat_cli.plan.check import Report
 from remat_cli.plan.difference import Difference, Recomputation
 from remat_cli.plan.replay import Finding
+from remat_cli.reports.checks import command
 from remat_cli.reports.style import Style, render, title
 from remat_cli.reports.table import Column, Table, markdown_escaped, text_columns
 from remat_cli.reports.words import cost_words, count, percent_change, verdict
@@ -36,11 +37,7 @@ def headline(difference: Difference) -> str:
 def diff_text(difference: Difference, findings: Sequence[Finding], style: Style, *, tolerant: bool = True) -> str:
     """The two plans side by side, the nodes with another number of computations, and why the new plan fails.
 
-    Args:
-        difference: The two plans.
-        findings: Why the new plan fails; empty if it passes.
-        style: The layout.
-        tolerant: Whether tolerances were given. Without any, a plan that got worse passes, but without a tick.
+    Without any tolerance (``tolerant``), a plan that got worse passes, but without a tick.
     """
     from rich.text import Text
 
@@ -82,8 +79,6 @@ def diff_markdown(
 
 def diff_github(difference: Difference, findings: Sequence[Finding], *, new_path: str) -> str:
     """An error annotation for every reason why the new plan fails, or a notice that it passes."""
-    from remat_cli.reports.ci import command
-
     lines = [command("error", f.message, file=new_path, title=f"remat diff: {f.code}") for f in findings]
     if difference.other_graph is not None:
         words = f"the plans are for different graphs: {difference.other_graph}"

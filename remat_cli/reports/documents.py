@@ -91,11 +91,6 @@ def _copying(report: Report) -> dict[str, Any]:
     }
 
 
-def report_json(report: Report) -> str:
-    """:func:`report_document` as text: sorted keys, two spaces, ASCII, a final newline; no timings."""
-    return document_json(report_document(report))
-
-
 def graph_document(graph: Graph) -> dict[str, Any]:
     """The name and the size of a graph, as most documents of reports state them."""
     return {"name": graph.name, "nodes": len(graph.nodes), "values": len(graph.size), "edges": graph.edges}

@@ -15,16 +15,21 @@ from remat_cli.plan.matrices import Raster, raster
 from remat_cli.plan.model import Plan
 from remat_cli.plan.occupancy import Kind, Occupancy, occupancy
 from remat_cli.printable import printable
-from remat_cli.reports.overhead_chart import (
+from remat_cli.reports.charts import (
+    BUDGET,
+    COLOURS,
+    KINDS,
+    LIGHT,
     NO_PLAN,
     Line,
     Scale,
+    Shades,
     bound_percents,
+    box_height,
     chart_lines,
     logarithmic_scale,
     overhead_percent,
 )
-from remat_cli.reports.palette import BUDGET, COLOURS, KINDS, LIGHT, Shades, box_height
 from remat_cli.reports.words import cost_words, count, peak_words, verdict
 
 if TYPE_CHECKING:

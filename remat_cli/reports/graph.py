@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from remat_cli.graph.model import Graph, Phase
 from remat_cli.graph.summary import BudgetHint, Costly, GraphSummary, OpShare, Sized
 from remat_cli.printable import printable
-from remat_cli.reports.documents import document_json
 from remat_cli.reports.style import Style, fields, render, title
 from remat_cli.reports.table import Column, Table, each, text_columns
 from remat_cli.reports.words import (
@@ -183,13 +182,7 @@ def _note(hint: BudgetHint, bound_bytes: int) -> str:
 
 
 def parts_text(files: Sequence[str], graphs: Sequence[Graph], style: Style) -> str:
-    """The parts of a step, the files of their graphs, what crosses between them, and why each ends.
-
-    Args:
-        files: The file of each graph.
-        graphs: The graphs, with ``metadata["part"]``.
-        style: The layout.
-    """
+    """The parts of a step, the files of their graphs, what crosses between them, and why each ends."""
     from rich.text import Text
 
     parts = [graph.metadata["part"] for graph in graphs]
@@ -236,11 +229,6 @@ def graph_summary_document(summary: GraphSummary) -> dict[str, Any]:
     return document
 
 
-def graph_summary_json(summary: GraphSummary) -> str:
-    """:func:`graph_summary_document` as text: sorted keys, a final newline."""
-    return document_json(graph_summary_document(summary))
-
-
 _FILL = {
     Phase.FORWARD: "#cfe2f3",
     Phase.LOSS: "#fff2cc",
@@ -254,9 +242,7 @@ _FILL = {
 def dot_text(graph: Graph, times: Sequence[int] | None = None) -> str:
     """``graph`` as a DOT digraph: a box per node with its cost and size, coloured by phase; an edge per value read.
 
-    Args:
-        graph: The graph.
-        times: How often a plan computes each node; recomputed nodes get a bold frame. None without a plan.
+    ``times`` says how often a plan computes each node; recomputed nodes get a bold frame.
     """
     lines = [
         f"digraph {_quoted(graph.name)} {{",

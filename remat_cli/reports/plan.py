@@ -63,9 +63,6 @@ def plan_text(
         ending: How the search ended; None for a plan that comes from a file.
         checking: Whether a plan is checked rather than made, so that its claim is only reported.
         cached: Name of the file of the plan cache that it was found in; None for a plan that was just made.
-
-    Returns:
-        Lines that end with a newline.
     """
     parts: list[RenderableType] = [verdict_line(report, style)]
     if ending is not None and (ended := ending_words(ending)):
@@ -264,12 +261,7 @@ def _hanging(rows: list[tuple[Text, Text]]) -> RenderableType:
 
 
 def peak_table(report: Report, most: int) -> Table[tuple[str, int]]:
-    """Size and share of every value in memory at the peak.
-
-    Args:
-        report: The report.
-        most: Number of values to name, the largest first; the rest is one row. Workspace and fixed memory follow.
-    """
+    """Size and share of the ``most`` largest values in memory at the peak; then the others as one row, and the rest."""
     peak = report.replay.peak_bytes
     rows = [(r.value, r.size_bytes) for r in report.peak_values[:most]]
     if rest := report.peak_values[most:]:
@@ -287,12 +279,7 @@ def peak_table(report: Report, most: int) -> Table[tuple[str, int]]:
 
 
 def recomputed_table(report: Report, most: int) -> Table[tuple[str, int | None, float]]:
-    """Number of computations, extra cost and its share of all extra cost of the nodes computed more than once.
-
-    Args:
-        report: The report.
-        most: Number of nodes to name, the most expensive first; the rest is one row, without a number of computations.
-    """
+    """Computations and extra cost of the ``most`` most expensive nodes computed again; then the others as one row."""
     nodes, unit = report.recomputed, report.graph.cost_unit
     extra = math.fsum(r.extra_cost for r in nodes)
     rows: list[tuple[str, int | None, float]] = [(r.node, r.times, r.extra_cost) for r in nodes[:most]]

@@ -17,12 +17,7 @@ _UNITS = {"modules": "modules", "layers": "layers", "names": "values"}
 
 
 def policy_text(policy: Mapping[str, Any], style: Style) -> str:
-    """What the tool recomputes, what that costs, and what the best of all plans costs.
-
-    Args:
-        policy: The document of the policy.
-        style: The layout.
-    """
+    """What the tool recomputes, what that costs, and what the best of all plans costs."""
     from rich.text import Text
 
     base = policy["no_remat_cost"]

@@ -14,12 +14,7 @@ _SHOWN = 5
 
 
 def run_text(ran: Mapping[str, Any], style: Style) -> str:
-    """The report on a run.
-
-    Args:
-        ran: The document of the run.
-        style: The layout.
-    """
+    """The report on a run."""
     from rich.text import Text
 
     verdicts = {

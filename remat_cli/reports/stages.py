@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 
 def pipeline_text(name: str, stages: Sequence[Stage], style: Style) -> str:
-    """What a strategy tries, in order: when, for how long, and why.
-
-    Args:
-        name: Of the strategy.
-        stages: Its stages.
-        style: The layout.
-    """
+    """What a strategy tries, in order: when, for how long, and why."""
     columns: list[Column[Sequence[str]]] = [
         Column("stage", itemgetter(0), numeric=False),
         Column("of the time left", itemgetter(1), numeric=False),
@@ -59,13 +53,7 @@ def pipeline_document(stages: Sequence[Stage]) -> list[dict[str, Any]]:
 
 
 def trace_text(stages: Sequence[Mapping[str, Any]], base_cost: float, style: Style) -> str:
-    """What every stage of a search took, and the best plan and bound when it ended.
-
-    Args:
-        stages: ``stages`` of a plan's ``run``.
-        base_cost: Cost without recomputation.
-        style: The layout.
-    """
+    """What every stage of a search took, and the best plan and bound when it ended."""
 
     def over(name: str, key: str) -> Column[Mapping[str, Any]]:
         """A cost as a share over that without recomputation."""

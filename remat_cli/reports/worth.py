@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.plan.sensitivity import Offer, Slope, Worth
-from remat_cli.reports.documents import document_json, rate_limit
+from remat_cli.reports.documents import rate_limit
 from remat_cli.reports.style import Style, render, title
 from remat_cli.reports.table import Column, Format, Table, each
 from remat_cli.reports.words import cost_words, graph_words, percent_over, size_column
@@ -152,11 +152,6 @@ def worth_document(worth: Worth) -> dict[str, Any]:
         "rows": _rows(worth).records(),
         "interrupted": worth.interrupted,
     }
-
-
-def worth_json(worth: Worth) -> str:
-    """:func:`worth_document` as text."""
-    return document_json(worth_document(worth))
 
 
 def worth_csv(worth: Worth) -> str:

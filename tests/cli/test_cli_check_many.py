@@ -12,7 +12,7 @@ from cli_process import TOY
 from remat_cli.graph.document import load_schema
 from remat_cli.plan import check as check_module
 from remat_cli.plan import replay as replay_module
-from remat_cli.reports.ci import RULES, UNREADABLE
+from remat_cli.reports.checks import RULES, UNREADABLE
 
 FORMATS = ["text", "json", "github", "junit", "sarif"]
 

@@ -15,7 +15,8 @@ from remat_cli.errors import Infeasible, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.planning.max_batch import max_batch, one_forward
 from remat_cli.planning.options import SolveOptions
-from remat_cli.reports.batches import batch_json, batch_text
+from remat_cli.reports.batches import batch_document, batch_text
+from remat_cli.reports.documents import document_json
 from remat_cli.reports.style import Style
 from remat_cli.strategies.published.opener import OPENING_METHODS
 from remat_cli.zoo.registry import build_graph
@@ -123,7 +124,7 @@ def test_the_command(remat):
 def test_documents():
     chain = build_graph("unit-chain{n=9}")
     facts = max_batch(chain, 40, graph_batch=1, most_cost=11, options=SolveOptions(time_limit_s=60)).facts()
-    document = json.loads(batch_json(facts))
+    document = json.loads(document_json(batch_document(facts)))
     jsonschema.validate(document, SCHEMA, cls=jsonschema.Draft202012Validator)
     assert document["batch"] == facts.found
     text = batch_text(facts, chain, Style(60, color=False, unicode=False))

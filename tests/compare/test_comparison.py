@@ -20,7 +20,8 @@ from remat_cli.plan.comparison import Cell, Comparison, Ended, Row
 from remat_cli.planning.comparison import Execution, compare
 from remat_cli.planning.executors import LocalExecutor, _row_of, run_cell
 from remat_cli.planning.options import Limits
-from remat_cli.reports.comparison import comparison_csv, comparison_json, comparison_text
+from remat_cli.reports.comparison import comparison_csv, comparison_document, comparison_text
+from remat_cli.reports.documents import document_json
 from remat_cli.reports.figures import comparison_figure
 from remat_cli.reports.style import Style
 from remat_cli.units import parse_budgets
@@ -211,7 +212,7 @@ def test_nothing_to_compare():
 
 def test_documents():
     comparison = small()
-    document = json.loads(comparison_json(comparison))
+    document = json.loads(document_json(comparison_document(comparison)))
     jsonschema.validate(document, SCHEMA, cls=jsonschema.Draft202012Validator)
     rows = list(csv.DictReader(io.StringIO(comparison_csv(comparison))))
     assert [row["strategy"] for row in rows] == [row["strategy"] for row in document["rows"]]

@@ -22,6 +22,7 @@ from remat_cli.reports.chrome_trace import plan_trace
 from remat_cli.reports.explanation import explanation_document, explanation_text
 from remat_cli.reports.style import Style
 from remat_cli.reports.web import queues
+from remat_cli.reports.web.page import render_page
 from remat_cli.reports.web.plan import plan_page
 from remat_cli.reports.web.queues import queues_section
 
@@ -81,9 +82,9 @@ def test_many_spans_are_joined_and_none_is_lost(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_page_without_copies_has_no_queues() -> None:
     plan, report = plan_of(0)
-    assert "When everything runs" in plan_page(report, plan, "c")
+    assert "When everything runs" in render_page(plan_page(report, plan), "c")
     bare = replace(plan, statements=(), host=None)
-    assert "When everything runs" not in plan_page(check(bare), bare, "c")
+    assert "When everything runs" not in render_page(plan_page(check(bare), bare), "c")
 
 
 @pytest.mark.parametrize("seed", range(6))

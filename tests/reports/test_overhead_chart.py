@@ -3,8 +3,8 @@
 from report_cases import training_chain
 
 from remat_cli.plan.comparison import Comparison, Ended, Row
+from remat_cli.reports.charts import chart_lines, logarithmic_scale, overhead_percent, recommended
 from remat_cli.reports.figures import comparison_figure
-from remat_cli.reports.overhead_chart import chart_lines, logarithmic_scale, overhead_percent, recommended
 
 
 def compared(**overheads: list[float | None]) -> Comparison:

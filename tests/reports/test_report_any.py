@@ -25,11 +25,11 @@ from remat_cli.plan.check import Checked, Report, check
 from remat_cli.plan.difference import compare_plans
 from remat_cli.plan.explanation import explain
 from remat_cli.plan.model import Plan
-from remat_cli.reports.ci import checks_junit, plan_github
+from remat_cli.reports.checks import checks_junit, plan_github
 from remat_cli.reports.diff import diff_text
-from remat_cli.reports.documents import report_document, report_json
+from remat_cli.reports.documents import document_json, report_document
 from remat_cli.reports.explanation import explanation_text
-from remat_cli.reports.graph import graph_summary_json, graph_text
+from remat_cli.reports.graph import graph_summary_document, graph_text
 from remat_cli.reports.plan import plan_text
 from remat_cli.reports.style import Mark, Style, ruler
 from remat_cli.reports.timeline import plan_show, timeline_text
@@ -75,8 +75,8 @@ def test_text_reports_stay_in_their_width(plan: Plan, style: Style) -> None:
 def test_machine_reports_are_well_formed(plan: Plan) -> None:
     report = check(plan)
     VALIDATOR.validate(report_document(report))
-    json.loads(report_json(report))
-    json.loads(graph_summary_json(summarize(plan.graph)))
+    json.loads(document_json(report_document(report)))
+    json.loads(document_json(graph_summary_document(summarize(plan.graph))))
     ElementTree.fromstring(checks_junit([Checked("p", report)]).encode())
     lines = plan_github(report, plan_path="p", line_of=lambda statement: statement + 1).split("\n")
     assert lines.pop() == ""
@@ -163,7 +163,7 @@ def test_names_are_cut_in_the_middle() -> None:
 def test_rich_is_loaded_only_when_something_is_drawn() -> None:
     code = (
         "import sys, remat_cli.reports.plan, remat_cli.reports.timeline, remat_cli.reports.graph,"
-        " remat_cli.reports.ci, remat_cli.reports.checks, remat_cli.reports.documents;"
+        " remat_cli.reports.checks, remat_cli.reports.checks, remat_cli.reports.documents;"
         "print(sorted(m for m in sys.modules if m.split('.')[0] in ('rich', 'numpy', 'pyomo', 'highspy', 'click')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -16,8 +16,7 @@ from remat_cli.plan.check import Checked, check
 from remat_cli.plan.difference import beyond, compare_plans
 from remat_cli.plan.explanation import explain
 from remat_cli.plan.model import Plan
-from remat_cli.reports.checks import checks_document, checks_text
-from remat_cli.reports.ci import checks_github, checks_junit, plans_sarif
+from remat_cli.reports.checks import checks_document, checks_github, checks_junit, checks_text, plans_sarif
 from remat_cli.reports.diff import diff_document, diff_github, diff_markdown, diff_text
 from remat_cli.reports.documents import document_json
 from remat_cli.reports.explanation import explanation_document, explanation_text

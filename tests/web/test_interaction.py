@@ -15,6 +15,7 @@ from remat_cli.graph.summary import summarize
 from remat_cli.plan.comparison import Comparison
 from remat_cli.reports.web.comparison import comparison_page
 from remat_cli.reports.web.graph import graph_page
+from remat_cli.reports.web.page import render_page
 from remat_cli.zoo.registry import build_graph
 
 pytestmark = pytest.mark.system  # chromium
@@ -28,14 +29,14 @@ def pages(tmp_path_factory):
     large = build_graph("unit-chain{n=5000}")
     texts = {
         "plan": page_of(build_graph("vgg16"), budget=20 * 10**9),
-        "comparison": comparison_page(compared(), "remat compare c.json"),
-        "large": graph_page(large, summarize(large), "remat show c.json --format html"),
+        "comparison": render_page(comparison_page(compared()), "remat compare c.json"),
+        "large": render_page(graph_page(large, summarize(large)), "remat show c.json --format html"),
         "nasty": page_of(nasty_graph(), [0, 1, 0, 2]),
-        "nasty graph": graph_page(nasty_graph(), summarize(nasty_graph()), "c"),
-        "vgg": graph_page(vgg := build_graph("vgg16"), summarize(vgg), "c"),
+        "nasty graph": render_page(graph_page(nasty_graph(), summarize(nasty_graph())), "c"),
+        "vgg": render_page(graph_page(vgg := build_graph("vgg16"), summarize(vgg)), "c"),
         "curve": curve_text(),
         "worth": remat.page(worth()),
-        "resnet": graph_page(resnet := build_graph("resnet50"), summarize(resnet), "c"),
+        "resnet": render_page(graph_page(resnet := build_graph("resnet50"), summarize(resnet)), "c"),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
@@ -199,7 +200,7 @@ def test_a_band_is_pinned_by_a_click_by_search_and_from_a_table(browser, pages):
 
 def test_without_its_network_a_page_says_so_and_keeps_its_tables(browser, tmp_path):
     page = tmp_path / "cdn.html"
-    page.write_text(comparison_page(compared(), "c", cdn=True), encoding="utf-8")
+    page.write_text(render_page(comparison_page(compared()), "c", cdn=True), encoding="utf-8")
     browser.send("Network.enable")
     browser.send("Network.setBlockedURLs", urls=["*cdn.plot.ly*"])
     browser.send("Page.navigate", url=page.resolve().as_uri())
@@ -288,7 +289,7 @@ def test_overheads_of_many_sizes_are_logarithmic_from_the_beginning(browser, tmp
         replace(row, overhead=row.overhead and row.overhead * 1e-4**k) for k, row in enumerate(whole.rows[:3])
     )
     page = tmp_path / "many.html"
-    page.write_text(comparison_page(replace(whole, rows=(*small, *whole.rows[3:])), "c"), encoding="utf-8")
+    page.write_text(render_page(comparison_page(replace(whole, rows=(*small, *whole.rows[3:]))), "c"), encoding="utf-8")
     browser.open(page)
     assert browser.ask("document.getElementById('overhead')._fullLayout.yaxis.type") == "log"
     assert browser.ask("document.querySelector('input[value=logarithmic]').checked")
@@ -298,8 +299,8 @@ def test_without_any_overhead_there_is_no_logarithmic_scale():
     whole = compared()
     free = tuple(row for row in whole.rows if row.budget_bytes == 6 and row.strategy == "optimal")
     none = Comparison(whole.graph, 6, ("optimal",), (("6", 6),), whole.limits, free)
-    assert "logarithmic</label>" not in comparison_page(none, "c")
-    assert "logarithmic</label>" in comparison_page(whole, "c")
+    assert "logarithmic</label>" not in render_page(comparison_page(none), "c")
+    assert "logarithmic</label>" in render_page(comparison_page(whole), "c")
 
 
 @pytest.mark.parametrize("page", ["plan", "comparison", "large", "nasty", "resnet", "curve", "worth"])

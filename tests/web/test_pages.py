@@ -23,7 +23,7 @@ from remat_cli.reports.figures import graph_figure, plan_figure
 from remat_cli.reports.style import Style
 from remat_cli.reports.web.comparison import comparison_page, plans_table
 from remat_cli.reports.web.graph import graph_page
-from remat_cli.reports.web.page import INK, PAPER
+from remat_cli.reports.web.page import INK, PAPER, render_page
 from remat_cli.reports.web.plan import plan_page
 from remat_cli.zoo.registry import build_graph
 
@@ -86,7 +86,7 @@ def recomputing(graph: Graph) -> list[int]:
 
 def page_of(graph: Graph, computes: list[int] | None = None, budget: int | None = None) -> str:
     plan = plan_of(graph, recomputing(graph) if computes is None else computes, budget)
-    return plan_page(check(plan), plan, "remat show x.plan.json --format html")
+    return render_page(plan_page(check(plan), plan), "remat show x.plan.json --format html")
 
 
 def nasty_graph() -> Graph:
@@ -98,7 +98,7 @@ def test_a_plan_s_page_says_everything():
     graph = build_graph("vgg16")
     plan = plan_of(graph, recomputing(graph), 20 * 10**9)
     report = check(plan)
-    page = Document(plan_page(report, plan, "remat show 'my plan.json' --format html"))
+    page = Document(render_page(plan_page(report, plan), "remat show 'my plan.json' --format html"))
     said = " ".join(" ".join(page.words).split())
     assert [name for name in page.ids if name in {"timeline", "bands", "matrix-r", "matrix-s"}] == [
         "timeline", "bands", "matrix-r", "matrix-s",
@@ -143,10 +143,10 @@ def test_pages_of_the_network_are_small_and_take_exactly_this_plotly():
     plan = plan_of(resnet, recomputing(resnet))
     whole = page_of(resnet)
     for text in (
-        plan_page(check(plan), plan, "c", cdn=True),
-        graph_page(resnet, summarize(resnet), "c", cdn=True),
-        graph_page(large, summarize(large), "c", cdn=True),
-        comparison_page(compared(), "c", cdn=True),
+        render_page(plan_page(check(plan), plan), "c", cdn=True),
+        render_page(graph_page(resnet, summarize(resnet)), "c", cdn=True),
+        render_page(graph_page(large, summarize(large)), "c", cdn=True),
+        render_page(comparison_page(compared()), "c", cdn=True),
     ):
         page = Document(text)
         assert len(text) < 300_000
@@ -159,7 +159,7 @@ def test_pages_of_the_network_are_small_and_take_exactly_this_plotly():
 
 
 def _graph_page(graph: Graph) -> str:
-    return graph_page(graph, summarize(graph), "remat show x.json --format html")
+    return render_page(graph_page(graph, summarize(graph)), "remat show x.json --format html")
 
 
 def test_names_are_never_markup():
@@ -189,12 +189,12 @@ def test_broken_and_empty_plans_have_pages_too():
     graph = build_graph("vgg16")
     plan = plan_of(graph, list(range(len(graph.nodes))))
     broken = Plan(graph, plan.statements[5:], None, plan.claim, "x")
-    page = Document(plan_page(check(broken), broken, "c"))
+    page = Document(render_page(plan_page(check(broken), broken), "c"))
     assert "INVALID PLAN" in "".join(page.words)
     assert "never computed" in "".join(page.words)
     nothing = Graph("none", (), ())
     empty = Plan(nothing, (), None, Claim(ClaimStatus.FEASIBLE, 0, 0, Scope.ANY_ORDER), "x")
-    assert "The plan is empty" in plan_page(check(empty), empty, "c")
+    assert "The plan is empty" in render_page(plan_page(check(empty), empty), "c")
     assert Document(_graph_page(nothing)).ids
 
 
@@ -260,12 +260,12 @@ def test_a_strategy_without_any_plan_is_in_the_legend_by_its_crosses():
         else row
         for row in comparison.rows
     ]
-    page = Document(comparison_page(dataclasses.replace(comparison, rows=tuple(rows)), "c"))
+    page = Document(render_page(comparison_page(dataclasses.replace(comparison, rows=tuple(rows))), "c"))
     [crosses] = [t for c in page.charts if c["id"] == "overhead" for t in c["data"] if t["mode"] == "markers"]
     assert (crosses["name"], crosses["showlegend"], crosses["x"]) == ("chen-sqrt", True, [4, 5, 6])
     [crosses] = [
         t
-        for c in Document(comparison_page(comparison, "c")).charts
+        for c in Document(render_page(comparison_page(comparison), "c")).charts
         if c["id"] == "overhead"
         for t in c["data"]
         if t["mode"] == "markers"
@@ -275,7 +275,7 @@ def test_a_strategy_without_any_plan_is_in_the_legend_by_its_crosses():
 
 def test_a_comparison_s_page_has_every_strategy_and_the_bound():
     comparison = compared()
-    page = Document(comparison_page(comparison, "remat compare c.json"))
+    page = Document(render_page(comparison_page(comparison), "remat compare c.json"))
     lines = page.traces("overhead")
     assert lines["optimal"]["y"] == pytest.approx([100 / 3, 100 / 9, 0])
     assert lines["no plan (proven)"]["y"] == pytest.approx([100 / 3, 100 / 9, 0])
@@ -321,7 +321,7 @@ def test_a_browser_draws_it_without_complaint(case, tmp_path):
         "plan": lambda: page_of(build_graph("vgg16"), budget=20 * 10**9),
         "graph": lambda: _graph_page(build_graph("resnet50")),
         "nasty": lambda: page_of(nasty_graph(), [0, 1, 0, 2]),
-        "comparison": lambda: comparison_page(compared(), "remat compare c.json"),
+        "comparison": lambda: render_page(comparison_page(compared()), "remat compare c.json"),
         "large graph": lambda: _graph_page(build_graph("unit-chain{n=5000}")),
     }[case]()
     path = tmp_path / "page.html"

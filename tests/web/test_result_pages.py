@@ -11,7 +11,8 @@ from remat_cli.plan.host import Host
 from remat_cli.plan.model import Copies
 from remat_cli.plan.sensitivity import Offer, Worth
 from remat_cli.reports.curve import CurveRow
-from remat_cli.reports.web.curve import curve_page
+from remat_cli.reports.web.comparison import curve_page
+from remat_cli.reports.web.page import render_page
 from remat_cli.zoo.registry import build_graph
 
 
@@ -56,7 +57,7 @@ def test_a_bound_that_holds_without_copies_alone_is_none_for_plans_with_copies()
     report = point.solved.report
     for copies, proven in ((Copies.NONE, False), (Copies.ANY, True)):
         told = replace(report, host=Host(1e9, 1e9), claim=replace(report.claim, copies=copies))
-        page = Document(curve_page(report.graph, [CurveRow("5B", 5, "feasible", told)], "c"))
+        page = Document(render_page(curve_page(report.graph, [CurveRow("5B", 5, "feasible", told)]), "c"))
         assert (page.traces("overhead")["no plan (proven)"]["y"] == [0]) == (not proven)
 
 

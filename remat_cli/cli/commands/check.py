@@ -15,8 +15,8 @@ from remat_cli.errors import ExitCode, UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Checked, check_files, matches
 from remat_cli.plan.io import load_plan
-from remat_cli.reports.checks import checks_json, checks_text, worst_code
-from remat_cli.reports.ci import checks_github, checks_junit, plans_sarif
+from remat_cli.reports.checks import checks_document, checks_github, checks_junit, checks_text, plans_sarif, worst_code
+from remat_cli.reports.documents import document_json
 from remat_cli.reports.plan import plan_text
 from remat_cli.units import Budget
 
@@ -98,4 +98,4 @@ def _formatted(plans: Sequence[Checked], format: str, out: Output) -> str:
         return plans_sarif(plans)
     if format == "text":
         return checks_text(plans, out.style())
-    return (checks_json if format == "json" else checks_github)(plans)
+    return document_json(checks_document(plans)) if format == "json" else checks_github(plans)

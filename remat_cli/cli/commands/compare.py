@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from remat_cli.api.documents import read_graph
-from remat_cli.api.showing import FIGURES, figure_of, page_of, text_of
+from remat_cli.api.showing import formatted
 from remat_cli.cli import params, search_options
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.output_files import refuse_terminal, report_format
@@ -23,7 +23,6 @@ from remat_cli.plan.comparison import Comparison, Linked, Row
 from remat_cli.planning.comparison_results import unused_rows
 from remat_cli.planning.options import Limits
 from remat_cli.printable import printable
-from remat_cli.reports.comparison import comparison_csv, comparison_json, linked_csv, linked_json
 from remat_cli.running import usable_cores
 from remat_cli.units import Budget, format_duration, format_percent
 
@@ -105,7 +104,8 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
             )
         else:
             comparison = compare(model, budgets, options["strategies"], limits, **how)
-    _write(comparison, format, output, out, cdn=options["cdn"])
+    style = out.style() if output == "-" else out.file_style()
+    out.write(output, formatted(comparison, format, style, current().command_line(), cdn=options["cdn"]))
     if comparison.interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.OK if comparison.has_plan else ExitCode.NO
@@ -148,17 +148,3 @@ def _words(row: Row) -> str:
     else:
         end = f"+{format_percent(row.overhead or 0.0)}"
     return printable(f"{row.strategy} at {row.budget}: {end}, {format_duration(row.wall_s)}")
-
-
-def _write(comparison: Comparison | Linked, format: str, output: str, out: Output, *, cdn: bool) -> None:
-
-    if format in FIGURES:
-        out.write(output, figure_of(comparison, format))
-    elif format == "html":
-        out.write(output, page_of(comparison, current().command_line(), cdn=cdn))
-    elif format == "text":
-        out.write(output, text_of(comparison, out.style() if output == "-" else out.file_style()))
-    elif isinstance(comparison, Linked):
-        out.write(output, (linked_json if format == "json" else linked_csv)(comparison))
-    else:
-        out.write(output, (comparison_json if format == "json" else comparison_csv)(comparison))

@@ -19,7 +19,7 @@ from remat_cli.frontends.zoo import build_graph, zoo_costs
 from remat_cli.graph.io import document_text, graph_to_document
 from remat_cli.graph.model import Graph
 from remat_cli.reports.graph import parts_text
-from remat_cli.reports.listing import Entry, listing_text
+from remat_cli.reports.style import Entry, listing_text
 from remat_cli.spec import describe_options
 from remat_cli.zoo.base import Architecture
 from remat_cli.zoo.registry import ARCHITECTURES

@@ -14,7 +14,8 @@ from remat_cli.cli.progress import ProgressLine, showing
 from remat_cli.cli.session import current
 from remat_cli.errors import ExitCode, UsageError
 from remat_cli.planning.options import SolveOptions
-from remat_cli.reports.batches import batch_json, batch_text
+from remat_cli.reports.batches import batch_document, batch_text
+from remat_cli.reports.documents import document_json
 
 _ONE_FORWARD = "one-forward"
 _FORMATS = ("text", "json")
@@ -95,5 +96,7 @@ def command(
             listener=line.update,
         )
     facts = answer.facts()
-    out.report(batch_json(facts) if format == "json" else batch_text(facts, answer.graph, out.style()))
+    out.report(
+        document_json(batch_document(facts)) if format == "json" else batch_text(facts, answer.graph, out.style())
+    )
     return ExitCode.OK if answer.found else ExitCode.NO

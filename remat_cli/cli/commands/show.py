@@ -5,21 +5,17 @@ from __future__ import annotations
 import click
 
 from remat_cli.api.documents import graph_of, read_source
-from remat_cli.api.showing import FIGURES, figure_of, page_of, text_of
+from remat_cli.api.showing import formatted
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.cli.output_files import refuse_terminal, report_format
 from remat_cli.cli.session import current
 from remat_cli.errors import UsageError
 from remat_cli.graph.document import kind_of
-from remat_cli.graph.model import Graph
-from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import check
 from remat_cli.plan.io import plan_from_document
 from remat_cli.plan.model import Plan
 from remat_cli.reports.chrome_trace import plan_trace
-from remat_cli.reports.documents import document_json, report_document
-from remat_cli.reports.graph import graph_summary_document
 
 _FORMATS = ("text", "json", "html", "svg", "png", "trace")
 _EPILOG = """\b
@@ -56,34 +52,14 @@ def command(file: str, output: str, format: str, cdn: bool, keys: str | None, qu
     is_plan = kind_of(document) == "plan"
     if is_plan and keys is not None:
         raise UsageError("--keys is for node-link graphs, but this is a plan", hint="leave it out")
-    shown = _shown(plan_from_document(document) if is_plan else graph_of(document, keys), format, out, cdn=cdn)
+    graph_or_plan = plan_from_document(document) if is_plan else graph_of(document, keys)
+    if format != "trace":
+        shown = formatted(graph_or_plan, format, out.style(), current().command_line(), cdn=cdn)
+    elif isinstance(graph_or_plan, Plan):
+        shown = plan_trace(check(graph_or_plan), graph_or_plan)
+    else:
+        raise UsageError("a trace shows a plan, but this is a graph", hint="solve it, and show the plan")
     if output == "-" and isinstance(shown, str) and format in {"text", "json"}:
         out.report(shown)
     else:
         out.write(output, shown)
-
-
-def _shown(shown: Graph | Plan, format: str, out: Output, *, cdn: bool) -> str | bytes:
-
-    if format in FIGURES:
-        return figure_of(shown, format)
-    if format == "html":
-        return page_of(shown, current().command_line(), cdn=cdn)
-    if format == "trace":
-        return _trace(shown)
-    return _json(shown) if format == "json" else text_of(shown, out.style())
-
-
-def _trace(shown: Graph | Plan) -> str:
-
-    if not isinstance(shown, Plan):
-        raise UsageError("a trace shows a plan, but this is a graph", hint="solve it, and show the plan")
-    return plan_trace(check(shown), shown)
-
-
-def _json(shown: Graph | Plan) -> str:
-
-    if isinstance(shown, Graph):
-        return document_json(graph_summary_document(summarize(shown)))
-
-    return document_json(report_document(check(shown)))

@@ -11,7 +11,7 @@ from remat_cli.cli.output import Output
 from remat_cli.cli.output_files import report_format
 from remat_cli.errors import ExitCode
 from remat_cli.reports.documents import document_json
-from remat_cli.reports.listing import Entry, listing_text
+from remat_cli.reports.style import Entry, listing_text
 from remat_cli.spec import describe_options
 
 _FORMATS = ("text", "json")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from remat_cli.api.documents import read_graph
-from remat_cli.api.showing import page_of
+from remat_cli.api.showing import formatted
 from remat_cli.cli import params, search_options
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.output_files import report_format
@@ -17,7 +17,6 @@ from remat_cli.errors import ExitCode
 from remat_cli.plan.comparison import Row
 from remat_cli.planning.options import Limits
 from remat_cli.printable import printable
-from remat_cli.reports.worth import worth_csv, worth_json, worth_text
 from remat_cli.running import usable_cores
 from remat_cli.units import Budget, format_duration
 
@@ -86,14 +85,11 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
         listener=None if out.quiet else _said,
         note=out.note,
     )
-    if format == "json":
-        out.report(worth_json(result))
-    elif format == "csv":
-        out.report(worth_csv(result))
-    elif format == "html":
-        out.write(options["output"], page_of(result, current().command_line(), cdn=options["cdn"]))
+    text = formatted(result, format, out.style(), current().command_line(), cdn=options["cdn"])
+    if format == "html":
+        out.write(options["output"], text)
     else:
-        out.report(worth_text(result, out.style()))
+        out.report(str(text))
     if result.interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.OK if any(offer.both is not None for offer in result.offers) else ExitCode.NO

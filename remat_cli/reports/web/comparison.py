@@ -1,4 +1,4 @@
-"""The pages of comparisons, for one link or several: cost over no-remat and peak against budget, and the bound."""
+"""The pages with cost and peak against budget: of comparisons, of a curve, and of what memory and links are worth."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import Comparison, Ended, Linked, Row
-from remat_cli.plan.model import Scope
-from remat_cli.reports.overhead_chart import (
+from remat_cli.plan.model import Copies, Scope
+from remat_cli.plan.sensitivity import Worth
+from remat_cli.reports.charts import (
+    COLOURS,
     NO_PLAN,
     Line,
     Scale,
@@ -18,10 +22,11 @@ from remat_cli.reports.overhead_chart import (
     overhead_percent,
     recommended,
 )
-from remat_cli.reports.palette import COLOURS
+from remat_cli.reports.curve import CurveRow
 from remat_cli.reports.table import Column, Table, each, text_columns
-from remat_cli.reports.web.page import INK, Chart, Page, Section, label, render_page
-from remat_cli.reports.words import AMONG, cost_words, count, exact_bytes, percent_over, size_column
+from remat_cli.reports.web.page import INK, Chart, Page, Section, label
+from remat_cli.reports.words import AMONG, cost_words, count, exact_bytes, maker, percent_over, size_column
+from remat_cli.reports.worth import links_table, memory_table
 from remat_cli.tolerances import SAME_COST
 from remat_cli.units import format_bytes, format_duration, format_percent
 
@@ -36,14 +41,8 @@ MISSING = {
 }
 
 
-def comparison_page(comparison: Comparison, command: str, *, cdn: bool = False) -> str:
-    """The page of ``comparison`` as HTML.
-
-    Args:
-        comparison: The comparison.
-        command: The command that makes the page.
-        cdn: Whether plotly.js comes from its own network instead of from the file.
-    """
+def comparison_page(comparison: Comparison) -> Page:
+    """The page of ``comparison``."""
     first = recommended(comparison)
     note = (
         "The lines are steps, because a plan remains valid with more memory and budgets in between were not solved. "
@@ -52,32 +51,21 @@ def comparison_page(comparison: Comparison, command: str, *, cdn: bool = False) 
         + "No plan can lie in the grey area: that is proven. Crosses at the top are budgets without a plan. Click a "
         "name to hide its line, double-click to see it alone."
     )
-    return render_page(
-        Page(
-            title=f"Strategies on {comparison.graph.name or 'graph'}",
-            verdict="interrupted" if comparison.interrupted else "",
-            good=None,
-            facts=comparison_facts(comparison),
-            sections=[
-                Section("Overhead against budget", note, (overhead_chart(comparison, "overhead", 520),)),
-                Section("Peak against budget", "How much of its budget each plan uses.", (peak_chart(comparison),)),
-                Section("All plans", TABLE_NOTE, table=plans_table(comparison)),
-            ],
-            command=command,
-            problems=comparison.contradictions(),
-        ),
-        cdn=cdn,
+    return Page(
+        title=f"Strategies on {comparison.graph.name or 'graph'}",
+        verdict="interrupted" if comparison.interrupted else "",
+        facts=comparison_facts(comparison),
+        sections=[
+            Section("Overhead against budget", note, (overhead_chart(comparison, "overhead", 520),)),
+            Section("Peak against budget", "How much of its budget each plan uses.", (peak_chart(comparison),)),
+            Section("All plans", TABLE_NOTE, table=plans_table(comparison)),
+        ],
+        problems=comparison.contradictions(),
     )
 
 
 def overhead_chart(comparison: Comparison, id: str, height: int) -> Chart:
-    """The chart of cost over no-remat against budget.
-
-    Args:
-        comparison: The comparison.
-        id: Of the element on the page.
-        height: In pixels.
-    """
+    """The chart of cost over no-remat against budget."""
     scale, linear = logarithmic_scale(comparison), Scale(())
     return Chart(
         id,
@@ -290,12 +278,7 @@ R = TypeVar("R")
 
 
 def bound_columns(base: float, result: Callable[[R], Row]) -> list[Column[R]]:
-    """The bound on the cost of a plan over ``base``, and the plans for which it holds.
-
-    Args:
-        base: The cost without recomputation.
-        result: The result, with or without a plan, that belongs to a row of the table.
-    """
+    """The bound on the cost of a plan over ``base``, and the plans for which it holds."""
 
     def proven(row: Row) -> float | None:
         """The lower bound; None for one that follows from ``base`` alone."""
@@ -335,14 +318,8 @@ def plans_table(comparison: Comparison) -> Table[Row]:
     return Table(columns, comparison.rows)
 
 
-def linked_page(linked: Linked, command: str, *, cdn: bool = False) -> str:
-    """The page of ``linked`` as HTML.
-
-    Args:
-        linked: The comparisons.
-        command: The command that makes the page.
-        cdn: Whether plotly.js comes from its own network instead of from the file.
-    """
+def linked_page(linked: Linked) -> Page:
+    """The page of ``linked``."""
     sections: list[Section] = []
     pairs = list(zip(linked.links, linked.comparisons, strict=True))
     for k, ((name, host), comparison) in enumerate(pairs):
@@ -354,15 +331,163 @@ def linked_page(linked: Linked, command: str, *, cdn: bool = False) -> str:
     facts = [fact for fact in comparison_facts(first) if fact[0] != "each cell"]
     limits = {name: value for name, value in first.limits.items() if name != "host" and value is not None}
     facts.append(("each cell", ", ".join(f"{name.removesuffix('_s')} {value}" for name, value in limits.items())))
-    return render_page(
-        Page(
-            title=f"Links to a host on {first.graph.name or 'graph'}",
-            verdict="interrupted" if linked.interrupted else "",
-            good=None,
-            facts=facts,
-            sections=sections,
-            command=command,
-            problems=[problem for one in linked.comparisons for problem in one.contradictions()],
-        ),
-        cdn=cdn,
+    return Page(
+        title=f"Links to a host on {first.graph.name or 'graph'}",
+        verdict="interrupted" if linked.interrupted else "",
+        facts=facts,
+        sections=sections,
+        problems=[problem for one in linked.comparisons for problem in one.contradictions()],
     )
+
+
+_LINE = "cheapest plan found"
+_ENDED = {"infeasible": Ended.NONE, "unknown": Ended.LIMIT}
+
+
+def curve_page(graph: Graph, rows: Sequence[CurveRow]) -> Page:
+    """The page of plans for several budgets."""
+    comparison = _comparison_of(graph, rows)
+    note = (
+        "The line has steps, because a plan remains valid with more memory, and budgets in between were not solved. No "
+        "plan can lie in the grey area: that is proven. Crosses at the top are budgets without a plan."
+    )
+    solved = sum(row.report is not None for row in rows)
+    return Page(
+        title=f"Memory budgets for {graph.name or 'graph'}",
+        verdict=f"a plan for {solved} of {count(len(rows), 'budget')}",
+        good=solved == len(rows) or (None if solved else False),
+        facts=graph_facts(comparison),
+        sections=[
+            Section("Overhead against budget", note, (overhead_chart(comparison, "overhead", 460),)),
+            Section("Peak against budget", "How much of its budget each plan uses.", (peak_chart(comparison),)),
+            Section("All budgets", TABLE_NOTE, table=_budgets_table(comparison, rows)),
+            *_reasons(rows),
+        ],
+        problems=comparison.contradictions(),
+    )
+
+
+def _reasons(rows: Sequence[CurveRow]) -> list[Section]:
+    """Why the largest budget without a plan has none; that covers the smaller budgets too."""
+    missing = [row for row in rows if row.report is None]
+    return [Section(f"No plan for {missing[-1].asked}", missing[-1].reason)] if missing else []
+
+
+def _comparison_of(graph: Graph, rows: Sequence[CurveRow]) -> Comparison:
+    """The curve as a comparison of a single strategy, so that the charts of comparisons show it."""
+    budgets = tuple((row.asked, row.budget_bytes) for row in rows)
+    return Comparison(graph, no_remat_peak(graph), (_LINE,), budgets, {}, tuple(map(_result, rows)))
+
+
+def _result(row: CurveRow) -> Row:
+    report = row.report
+    if report is None:
+        return Row(_LINE, row.asked, row.budget_bytes, _ENDED[row.status], message=row.reason)
+    # A bound that holds only without copies is none for plans with copies.
+    holds = report.host is None or report.claim.copies is Copies.ANY
+    return Row(
+        _LINE,
+        row.asked,
+        row.budget_bytes,
+        Ended.PLAN,
+        peak_bytes=report.replay.peak_bytes,
+        cost=report.replay.time,
+        overhead=report.overhead,
+        computes=sum(report.replay.times),
+        lower_bound=report.claim.lower_bound if holds else None,
+        scope=report.claim.scope.value if holds else None,
+        optimal=row.status == "optimal",
+    )
+
+
+def _budgets_table(comparison: Comparison, rows: Sequence[CurveRow]) -> Table[tuple[CurveRow, Row]]:
+    """Every budget with its plan; the rows of ``comparison`` are those of ``rows``."""
+    columns: list[Column[tuple[CurveRow, Row]]] = [
+        Column("budget", lambda pair: pair[0].asked, numeric=False),
+        Column("in bytes", lambda pair: pair[0].budget_bytes, size_column),
+        Column("over no-remat", lambda pair: pair[1].overhead, each(percent_over)),
+        Column("peak", lambda pair: pair[1].peak_bytes, size_column),
+        Column("result", lambda pair: MISSING.get(pair[1].ended, pair[1].proof.value), numeric=False),
+        *bound_columns(comparison.graph.total_cost, lambda pair: pair[1]),
+        Column("made by", lambda pair: None if pair[0].report is None else maker(pair[0].report), numeric=False),
+    ]
+    return Table(columns, list(zip(rows, comparison.rows, strict=True)))
+
+
+_WAYS = ("both", "recompute", "copy")
+
+
+def worth_page(worth: Worth) -> Page:
+    """The page of ``worth``."""
+    comparisons = [_offers_of(worth, at) for at in range(len(worth.links))]
+    sections = []
+    if len(worth.budgets) > 1:
+        note = (
+            "How much less time a step takes with one GB more, from each budget up to the next. A point is what the "
+            "plans found say, and the bar is between what is proven."
+        )
+        sections.append(Section("The next GB of memory", note, (_slopes(worth),)))
+    for at, (name, host) in enumerate(worth.links):
+        note = (
+            f"{host.words}. Plans that only recompute, that only copy, and that do both, by time over no-remat. No "
+            "plan can lie in the grey area: that is proven."
+        )
+        chart = overhead_chart(comparisons[at], f"link{at}", 400)
+        sections.append(Section(f"Link {name}", note, (chart,), memory_table(worth, at)))
+    if len(worth.links) > 1:
+        note = "What a faster link spares, for each GB/s more in both directions."
+        sections.append(Section("A faster link", note, table=links_table(worth)))
+    return Page(
+        title=f"What memory is worth for {worth.graph.name or 'graph'}",
+        verdict="interrupted" if worth.interrupted else "",
+        facts=graph_facts(comparisons[0]),
+        sections=sections,
+        problems=[problem for one in comparisons for problem in one.contradictions()],
+    )
+
+
+def _offers_of(worth: Worth, link: int) -> Comparison:
+    """The offers of one link as a comparison of three strategies, so that the chart of comparisons shows them."""
+    rows = []
+    base = worth.graph.total_cost
+    for way in _WAYS:
+        for place in range(len(worth.budgets)):
+            offer = worth.offer(link, place)
+            time: float | None = getattr(offer, way)
+            over = None if time is None or base <= 0 else time / base - 1
+            bound, scope = (None, None) if time is None else (offer.bound, Scope.DOCUMENT_ORDER.value)
+            ended = Ended.NONE if time is None else Ended.PLAN
+            plan: dict[str, Any] = {"cost": time, "overhead": over, "lower_bound": bound, "scope": scope}
+            rows.append(Row(way, offer.budget, offer.budget_bytes, ended, **plan))
+    return Comparison(worth.graph, no_remat_peak(worth.graph), _WAYS, worth.budgets, {}, tuple(rows))
+
+
+def _slopes(worth: Worth) -> Chart:
+    traces = []
+    for at, (name, _) in enumerate(worth.links):
+        points = [
+            (amount, text, slope)
+            for place, (text, amount) in enumerate(worth.budgets)
+            if (slope := worth.memory(at, place)) is not None
+        ]
+        colour = COLOURS[at % len(COLOURS)]
+        traces.append(
+            {
+                "type": "scatter",
+                "name": label(name),
+                "mode": "lines+markers",
+                "x": [amount for amount, _, _ in points],
+                "y": [slope.found for _, _, slope in points],
+                "error_y": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [max(0.0, slope.most - slope.found) for _, _, slope in points],
+                    "arrayminus": [max(0.0, slope.found - slope.least) for _, _, slope in points],
+                },
+                "line": {"color": INK if colour == "#000000" else colour, "width": 2, "shape": "hv"},
+                "text": [label(text) for _, text, _ in points],
+                "hovertemplate": "budget %{text}: %{y:.4g}<extra>%{fullData.name}</extra>",
+            }
+        )
+    words = f"Time that a GB more spares: {count(len(worth.links), 'link')}. The tables below have the numbers."
+    return Chart("slopes", traces, budget_layout(f"spared for each GB, {worth.graph.cost_unit}"), 380, words)

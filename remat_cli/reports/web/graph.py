@@ -12,39 +12,26 @@ from remat_cli.graph.drawing import Block, blocks, condensed, layered
 from remat_cli.graph.metadata import line_of
 from remat_cli.graph.model import Graph, Phase
 from remat_cli.graph.summary import GraphSummary
+from remat_cli.reports.charts import LIGHT, Shades, box_height
 from remat_cli.reports.graph import most_expensive_table, working_sets_table
-from remat_cli.reports.palette import LIGHT, Shades, box_height
 from remat_cli.reports.table import Column, Table, each
-from remat_cli.reports.web.page import Chart, Page, Section, label, render_page
+from remat_cli.reports.web.page import Chart, Page, Section, label
 from remat_cli.reports.words import cost_words, count, exact_bytes, share_words
 from remat_cli.units import format_bytes
 
 _LATE = (Phase.BACKWARD, Phase.UPDATE)
 
 
-def graph_page(graph: Graph, summary: GraphSummary, command: str, *, cdn: bool = False) -> str:
-    """The page of ``graph`` as HTML.
-
-    Args:
-        graph: The graph.
-        summary: Its summary.
-        command: The command that makes the page.
-        cdn: Whether plotly.js comes from its own network instead of from the file.
-    """
+def graph_page(graph: Graph, summary: GraphSummary) -> Page:
+    """The page of ``graph``."""
     whole = blocks(graph)
     items = _items(graph, whole)
-    return render_page(
-        Page(
-            title=graph.name or "graph",
-            verdict="",
-            good=None,
-            facts=_facts(summary),
-            sections=[_drawing(graph, whole, items), *_tables(graph, summary)],
-            command=command,
-            script="graph",
-            data={"items": items, "nodes": len(graph.nodes)},
-        ),
-        cdn=cdn,
+    return Page(
+        title=graph.name or "graph",
+        facts=_facts(summary),
+        sections=[_drawing(graph, whole, items), *_tables(graph, summary)],
+        script="graph",
+        data={"items": items, "nodes": len(graph.nodes)},
     )
 
 

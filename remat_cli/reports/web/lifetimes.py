@@ -10,7 +10,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Plan
 from remat_cli.plan.occupancy import Band, Bands, Kind, Lifetime, bands
-from remat_cli.reports.palette import KINDS, PATTERNS
+from remat_cli.reports.charts import KINDS, PATTERNS
 from remat_cli.reports.table import Column, Table, each
 from remat_cli.reports.web.graph import node_documents
 from remat_cli.reports.web.page import PAPER, Chart, Section, hatching, label

@@ -76,22 +76,20 @@ class Page:
 
     Attributes:
         title: Of the window, and the heading.
-        verdict: The answer, in a few words; may be empty.
-        good: Whether the answer is yes; None if there is no answer.
         facts: ``(name, text)``, shown first.
         sections: The rest.
-        command: The command that made the page.
+        verdict: The answer, in a few words; may be empty.
+        good: Whether the answer is yes; None if there is no answer.
         problems: The findings, as sentences.
         script: The name of the script that prepares the charts, without its suffix; empty for none.
         data: JSON values for that script.
     """
 
     title: str
-    verdict: str
-    good: bool | None
     facts: Sequence[tuple[str, str]]
     sections: Sequence[Section]
-    command: str
+    verdict: str = ""
+    good: bool | None = None
     problems: Sequence[str] = ()
     script: str = ""
     data: Any = None
@@ -111,11 +109,12 @@ class _Cdn:
     integrity: str
 
 
-def render_page(page: Page, *, cdn: bool = False) -> str:
+def render_page(page: Page, command: str, *, cdn: bool = False) -> str:
     """``page`` as one HTML file.
 
     Args:
         page: The page.
+        command: The command that makes it.
         cdn: Whether plotly.js comes from its own network, in exactly the installed version, instead of from the file.
 
     Raises:
@@ -126,6 +125,7 @@ def render_page(page: Page, *, cdn: bool = False) -> str:
     scripts = ["page", *(["explore"] if page.searchable else []), *([page.script] if page.script else [])]
     return template.render(
         page=page,
+        command=command,
         content=_packed(json.dumps({"charts": charts, "content": page.data}, sort_keys=True, allow_nan=False)),
         cdn=_cdn() if cdn else None,
         plotly_js="" if cdn else _packed_plotly(),

@@ -15,13 +15,13 @@ from remat_cli.plan.matrices import AGAIN, Raster, raster
 from remat_cli.plan.model import Plan
 from remat_cli.plan.occupancy import Kind, Moment, Occupancy, occupancy
 from remat_cli.reports import words
-from remat_cli.reports.palette import BUDGET, KINDS, PATTERNS
+from remat_cli.reports.charts import BUDGET, KINDS, PATTERNS
 from remat_cli.reports.plan import peak_table, recomputed_table, recomputed_words
 from remat_cli.reports.style import Style
 from remat_cli.reports.table import Column, Table, each
 from remat_cli.reports.timeline import why_peak
 from remat_cli.reports.web.lifetimes import lifetimes_section
-from remat_cli.reports.web.page import INK, PAPER, Chart, Page, Section, hatching, label, render_page
+from remat_cli.reports.web.page import INK, PAPER, Chart, Page, Section, hatching, label
 from remat_cli.reports.web.queues import queues_section
 from remat_cli.units import format_bytes
 
@@ -31,41 +31,30 @@ _MOMENTS = 24
 _WORDS = Style(width=10_000, color=False, unicode=True)
 
 
-def plan_page(report: Report, plan: Plan, command: str, *, cdn: bool = False) -> str:
-    """The page of ``plan`` as HTML.
-
-    Args:
-        report: The report of the replay.
-        plan: The plan.
-        command: The command that makes the page.
-        cdn: Whether plotly.js comes from its own network instead of from the file.
-    """
+def plan_page(report: Report, plan: Plan) -> Page:
+    """The page of ``plan``."""
     errors = [f.message for f in report.findings if f.code != OVER_BUDGET]
     problems = errors[:_SHOWN_PROBLEMS]
     if len(errors) > _SHOWN_PROBLEMS:
         problems.append(f"and {len(errors) - _SHOWN_PROBLEMS:,} more")
     lifetimes, nodes = lifetimes_section(report, plan)
     empty = not plan.statements
-    return render_page(
-        Page(
-            title=report.graph.name or "plan",
-            verdict=words.verdict(report),
-            good=report.valid and report.within_budget,
-            facts=_facts(report, plan),
-            sections=[
-                *_timeline(report, plan),
-                *queues_section(report, plan),
-                *([] if empty else [lifetimes]),
-                *_peak(report),
-                *_recomputed(report),
-                matrices(plan),
-            ],
-            command=command,
-            problems=problems,
-            script="" if empty else "plan",
-            data={"nodes": nodes},
-        ),
-        cdn=cdn,
+    return Page(
+        title=report.graph.name or "plan",
+        verdict=words.verdict(report),
+        good=report.valid and report.within_budget,
+        facts=_facts(report, plan),
+        sections=[
+            *_timeline(report, plan),
+            *queues_section(report, plan),
+            *([] if empty else [lifetimes]),
+            *_peak(report),
+            *_recomputed(report),
+            matrices(plan),
+        ],
+        problems=problems,
+        script="" if empty else "plan",
+        data={"nodes": nodes},
     )
 
 

@@ -12,7 +12,7 @@ from remat_cli.plan.check import Report
 from remat_cli.plan.model import Allocate, Compute, Offload, Plan, Prefetch
 from remat_cli.plan.occupancy import Kind
 from remat_cli.plan.queues import Queue, Span, Timing
-from remat_cli.reports.palette import BUDGET, KINDS, PATTERNS
+from remat_cli.reports.charts import BUDGET, KINDS, PATTERNS
 from remat_cli.reports.table import Column, Format, Table, each
 from remat_cli.reports.web.page import INK, Chart, Section, hatching, label
 from remat_cli.reports.words import cost_words, count, critical_words, queue_words, size_column, stall_words

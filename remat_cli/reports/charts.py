@@ -1,12 +1,16 @@
-"""What charts of overhead and peak against budget draw, on pages and in figures: the order of lines, and the scale."""
+"""What charts on pages and in figures share: the order of lines, the scale of overheads, and colours.
+
+The colours are fit for the colour-blind.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from remat_cli.plan.comparison import Comparison, Ended, Row
+from remat_cli.plan.occupancy import Kind
 from remat_cli.tolerances import SAME_COST
 
 _RECOMMENDED = ("auto", "optimal")
@@ -35,12 +39,7 @@ class Line:
 
 
 def chart_lines(comparison: Comparison, amount: Callable[[Row], float | None]) -> list[Line]:
-    """The lines of ``amount`` in the order in which they are drawn: the recommended strategy last, on top.
-
-    Args:
-        comparison: The comparison.
-        amount: What is drawn; None for a row that is not.
-    """
+    """The lines of ``amount`` in the order in which they are drawn: the recommended strategy last, on top."""
     first = recommended(comparison)
     order = sorted(comparison.strategies, key=lambda name: (name == first, -comparison.strategies.index(name)))
     rows_of = {name: tuple(r for r in rows if amount(r) is not None) for name, rows in comparison.by_strategy().items()}
@@ -139,3 +138,63 @@ def logarithmic_scale(comparison: Comparison) -> Scale:
     wanted = min(math.floor(math.log10(min(above))), last - 1)
     first = max(wanted, last + 1 - _DECADES)
     return Scale(tuple(range(first, last + 1)), cut=min(above) < 10.0**first)
+
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")
+"""Okabe and Ito's palette, and a brown."""
+
+KINDS = {
+    Kind.FIXED: "#999999",
+    Kind.FORWARD: "#0072B2",
+    Kind.PLAIN: "#0072B2",
+    Kind.LOSS: "#CC79A7",
+    Kind.BACKWARD: "#56B4E9",
+    Kind.UPDATE: "#009E73",
+    Kind.RECOMPUTED: "#E69F00",
+    Kind.FETCHED: "#009E73",
+    Kind.WORKSPACE: "#F0E442",
+}
+BUDGET = "#D55E00"
+PATTERNS = {Kind.RECOMPUTED: "/", Kind.FETCHED: "x", Kind.WORKSPACE: ".", Kind.BACKWARD: "\\"}
+"""Hatching, for print without colour."""
+
+
+_SHADE_DECADES = 6
+"""Costs below the largest by more powers of ten have the same shade."""
+_LOWEST, _HIGHEST = 0.45, 0.95
+"""Heights of boxes, in rows."""
+_TICKS = 3
+LIGHT = 0.45
+"""On colours above this share of the scale, black text has more contrast than white."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shades:
+    """A scale of powers of ten, from ``low`` to ``high``."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, costs: Sequence[float]) -> Shades:
+        """The scale for ``costs``; those of zero count as the cheapest."""
+        top = max(costs, default=0.0)
+        if top <= 0:
+            return cls(0, 1)
+        least = max(min(cost for cost in costs if cost > 0), top * 10.0**-_SHADE_DECADES)
+        low = math.floor(math.log10(least))
+        return cls(low, max(math.ceil(math.log10(top)), low + 1))
+
+    def share(self, cost: float) -> float:
+        """The place of ``cost`` on the scale, 0 to 1."""
+        power = math.log10(cost) if cost > 0 else self.low
+        return min(1.0, max(0.0, (power - self.low) / (self.high - self.low)))
+
+    def ticks(self) -> list[int]:
+        """A few powers of ten of the scale, its ends among them."""
+        return sorted({round(self.low + k * (self.high - self.low) / (_TICKS - 1)) for k in range(_TICKS)})
+
+
+def box_height(made: int, most: int) -> float:
+    """The height of a box that makes ``made`` bytes, in rows; ``most`` bytes have the largest."""
+    return round(_LOWEST + (_HIGHEST - _LOWEST) * math.sqrt(made / most), 3) if most else _LOWEST
