@@ -12,13 +12,11 @@ from typing import Any
 
 from remat_cli.control import Outcome
 from remat_cli.graph.model import Graph
-from remat_cli.planning.cluster.assignment import Run
-from remat_cli.planning.cluster.coordinator import Coordinator, Ended, Event, Update
-from remat_cli.planning.cluster.dask import DaskCluster, Messenger, dask_cluster
+from remat_cli.planning.coordinator import Coordinator, Ended, Event, Run, Update
+from remat_cli.planning.dask_cluster import DaskCluster, Messenger, dask_cluster
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.pooled_runs import PooledRuns
-from remat_cli.planning.solution_pool import SolutionPool
+from remat_cli.planning.solution_pool import PooledRuns, SolutionPool
 from remat_cli.strategies.base import Known, NotFound
 
 _START_S = 0.03
@@ -29,7 +27,7 @@ _STOP_S = 0.5
 
 @dataclass(slots=True)
 class Simulated:
-    """A cluster in simulated time, as :class:`remat_cli.planning.cluster.coordinator.Cluster` says.
+    """A cluster in simulated time, as :class:`remat_cli.planning.coordinator.Cluster` says.
 
     Attributes:
         workers: Its workers.

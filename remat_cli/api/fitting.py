@@ -21,7 +21,7 @@ from remat_cli.plan.model import Plan, Statement
 from remat_cli.planning.cache import PlanCache, user_folder
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
-from remat_cli.planning.transfer import carried
+from remat_cli.planning.warm_start import carried
 from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_size
 

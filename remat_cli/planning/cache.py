@@ -72,14 +72,8 @@ class PlanCache:
         """The plan that is kept for the same question, replayed; else the one that ``search`` finds, which is kept.
 
         Unless the cache is ``final``, a plan is the answer only if its search came to its end, and no cheaper plan
-        within the budget is kept for a smaller one. A search starts from the cheapest plans that are kept.
-
-        Args:
-            graph: The graph.
-            asked: The budget; None for none.
-            options: How to solve. If they ask for a model or a solver's log, there is a search in any case.
-            search: Makes the plan, from old plans to start from.
-            least_peak: Whether the plan with the least peak is asked for, at any budget.
+        within the budget is kept for a smaller one. A search starts from the cheapest plans that are kept. If the
+        options ask for a model or a solver's log, there is a search in any case.
 
         Raises:
             RematError: What ``search`` raises; and what it would raise of options that make no sense.
@@ -102,14 +96,7 @@ class PlanCache:
         return solved
 
     def path(self, graph: Graph, budget_bytes: int | None, options: SolveOptions, *, least_peak: bool = False) -> Path:
-        """The file for a plan. Its name is a hash of all that the plan depends on, the version of remat included.
-
-        Args:
-            graph: The graph.
-            budget_bytes: The budget, fixed memory included; None for no budget.
-            options: How to solve.
-            least_peak: Whether the plan with the least peak is asked for, at any budget.
-        """
+        """The file for a plan. Its name is a hash of all that the plan depends on, the version of remat included."""
         o = options
         how = [o.strategy, o.solver, o.time_limit_s, o.gap, o.threads, o.seed]
         more = ["reorder"] if o.reorder else []
@@ -123,12 +110,8 @@ class PlanCache:
     def near(self, graph: Graph, budget_bytes: int | None, options: SolveOptions) -> tuple[WarmStart, ...]:
         """The cheapest of the newest plans of ``graph`` that are within a budget; they may be made for any other.
 
-        A search that starts from them finds nothing that costs more than what was found for a smaller budget.
-
-        Args:
-            graph: The graph.
-            budget_bytes: The budget, fixed memory included; None for no budget.
-            options: How to solve. With a host there are none, and for strategies that start from no plan.
+        A search that starts from them finds nothing that costs more than what was found for a smaller budget. With a
+        host there are none, and for strategies that start from no plan.
         """
         if options.host is not None or not self.folder.is_dir():
             return ()
@@ -154,15 +137,9 @@ class PlanCache:
         return [(path, size) for _, path, size in sorted(files, reverse=True)]
 
     def find(self, path: Path, graph: Graph, budget_bytes: int | None, *, complete: bool) -> Plan | None:
-        """The plan in ``path``, which was made by :meth:`path`.
+        """The plan in ``path``; ``complete`` if the search for it must have come to its end.
 
         None if there is none, or if it does not replay, is for another graph or over the budget.
-
-        Args:
-            path: The file.
-            graph: The graph.
-            budget_bytes: The budget; None for the plan's own.
-            complete: Whether the search for it must have come to its end.
         """
         if not path.is_file():
             return None

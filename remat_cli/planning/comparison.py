@@ -60,19 +60,7 @@ def compare(
     limits: Limits | None = None,
     execution: Execution = _ON_ALL_CORES,
 ) -> Comparison:
-    """Solve ``graph`` with every strategy at every budget; a strategy that fails is a row, not an error.
-
-    Args:
-        graph: The graph.
-        budgets: Percentages are of the no-remat peak.
-        strategies: Strategies with options.
-        limits: How every cell is solved.
-        execution: How the cells are run.
-
-    Raises:
-        UsageError: If a strategy is invalid, or the results file cannot be written.
-        InputError: If the file is not a results file.
-    """
+    """Solve ``graph`` with every strategy at every budget; see :func:`remat_cli.compare`."""
     limits = limits or Limits()
     control = execution.control or Control.within(None)
     cells = _cells(strategies, budgets, no_remat_peak(graph))
@@ -102,20 +90,7 @@ def compare_links(
     limits: Limits | None = None,
     execution: Execution = _ON_ALL_CORES,
 ) -> Linked:
-    """:func:`compare` for every link to a host.
-
-    Args:
-        graph: The graph; its costs are times.
-        budgets: As :func:`compare` takes them.
-        strategies: As :func:`compare` takes them.
-        links: Names and hosts, at least one.
-        limits: How every cell is solved; its host is not used.
-        execution: How the cells are run.
-
-    Raises:
-        UsageError: If costs are not times, or there is no link, or two have the same name; or as :func:`compare`.
-        InputError: If the results file is none.
-    """
+    """:func:`compare` for every link to a host, given by name; the host of ``limits`` is not used."""
     _check_links(graph, links)
     comparisons = _by_link(graph, budgets, strategies, links, limits or Limits(), execution)
     stopped = len(comparisons) < len(links) or comparisons[-1].interrupted
@@ -129,18 +104,7 @@ def worth(
     limits: Limits | None = None,
     execution: Execution = _ON_ALL_CORES,
 ) -> Worth:
-    """Plans of ``graph`` that recompute, that copy, and that do both, for every budget and every link to a host.
-
-    Args:
-        graph: The graph; its costs are times.
-        budgets: As :func:`compare` takes them.
-        links: As :func:`compare_links` takes them.
-        limits: How every cell is solved; its host is not used.
-        execution: How the cells are run.
-
-    Raises:
-        UsageError, InputError: As :func:`compare_links`.
-    """
+    """Plans that recompute, copy, and do both, for every budget and link; see :func:`remat_cli.worth`."""
     _check_links(graph, links)
     links = sorted(links, key=lambda link: link[1].out_bytes_per_s + link[1].in_bytes_per_s)
     limits = replace(limits or Limits(), host=None)

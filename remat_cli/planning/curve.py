@@ -15,10 +15,9 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.model import ClaimStatus
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.pooled_runs import PooledRuns
 from remat_cli.planning.processes import shared_calls
 from remat_cli.planning.refusals import no_plan, refuse_impossible
-from remat_cli.planning.solution_pool import SolutionPool
+from remat_cli.planning.solution_pool import PooledRuns, SolutionPool
 from remat_cli.planning.solved import Solved, replayed
 from remat_cli.running import interruptible
 from remat_cli.short_repr import ShortRepr
@@ -117,21 +116,7 @@ def solve_curve(
     dask: str | None = None,
     listener: Callable[[Progress], None] | None = None,
 ) -> Curve:
-    """The cheapest plan of ``graph`` within each of ``budgets``.
-
-    Args:
-        graph: The graph.
-        budgets: As :func:`as_budgets` takes them.
-        options: How to solve; the time limit is for all budgets together.
-        jobs: Number of first runs at the same time: one in this process, the others in processes with one thread each.
-            Those import the main module, so a script must keep its call under ``if __name__ == "__main__"``.
-        dask: Address of a Dask scheduler, on whose workers to search instead; None for this machine.
-        listener: Receives the progress, from any thread.
-
-    Raises:
-        UsageError, SolverUnavailable, StrategyMismatch, InvalidStrategyPlan: As for one budget.
-        SolverFailed: If the solver failed and there is no plan for any budget.
-    """
+    """The cheapest plan of ``graph`` within each of ``budgets``; see :func:`remat_cli.solve_curve`."""
     top = no_remat_peak(graph)
     asked = {budget.bytes_for(top): budget for budget in reversed(as_budgets(budgets))}
     job = Job.of(graph, options or SolveOptions(), None)
@@ -195,7 +180,7 @@ class _CurveSearch:
 
     def run_on_cluster(self, address: str) -> None:
         """Search on the workers of a Dask cluster."""
-        from remat_cli.planning.cluster.dask import search_on_cluster
+        from remat_cli.planning.dask_cluster import search_on_cluster
 
         possible = [budget for budget in self.asked if self._refused(budget) is None]
         if not self.runs.job.strategy.minds_budget:  # nothing to share
@@ -359,15 +344,7 @@ class _CurveSearch:
 def _first_run(
     graph: Graph, options: SolveOptions, budget: int, asked: Budget, most_s: float
 ) -> tuple[SolutionPool, Outcome]:
-    """Make the first run for a budget in a process of its own; returns what it found and how it ended.
-
-    Args:
-        graph: The graph.
-        options: How to solve; with a time limit if the command has one.
-        budget: Bytes.
-        asked: The budget as asked.
-        most_s: Seconds that the run may take.
-    """
+    """Make the first run for a budget in a process of its own; returns what it found and how it ended."""
     return _run_alone(Job.of(graph, options, None), budget, {budget: asked}, most_s, None)
 
 

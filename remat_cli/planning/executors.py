@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
+from multiprocessing import get_context
 from typing import Any, Protocol
 
 from remat_cli.control import Control
@@ -22,9 +23,8 @@ from remat_cli.errors import (
 )
 from remat_cli.graph.model import Graph
 from remat_cli.plan.comparison import Cell, Ended, Row
-from remat_cli.planning.cluster.dask import connected, held
+from remat_cli.planning.dask_cluster import connected, held
 from remat_cli.planning.options import Limits
-from remat_cli.planning.processes import in_processes
 from remat_cli.planning.solving import solve
 from remat_cli.running import usable_cores
 from remat_cli.solvers.registry import usable_solver
@@ -39,13 +39,7 @@ _GATHER_S = 5
 
 
 def run_cell(cell: Cell, graph: Graph, limits: Limits) -> Row:
-    """Solve a cell. A failure becomes a row that names it; only ``KeyboardInterrupt`` and the like are raised.
-
-    Args:
-        cell: What to solve.
-        graph: The graph.
-        limits: How to solve it.
-    """
+    """Solve a cell. A failure becomes a row that names it; only ``KeyboardInterrupt`` and the like are raised."""
     started_s = time.monotonic()
 
     def without(ended: Ended, message: str) -> Row:
@@ -107,11 +101,19 @@ class LocalExecutor:
     def run(self, cells: Sequence[Cell], graph: Graph, limits: Limits, control: Control) -> Generator[Row, None, None]:
         """See :class:`Executor`."""
         usable_solver(limits.solver)
+        from pebble import ProcessPool
+
         timeout_s = None if limits.time_limit_s is None else limits.time_limit_s + _LATE_S
-        calls = [(cell, graph, limits) for cell in cells]
-        with closing(in_processes(run_cell, calls, self.jobs or usable_cores(), control, timeout_s)) as done:
-            for index, future in done:
-                yield _row_of(future, cells[index])
+        jobs = min(self.jobs or usable_cores(), len(cells))
+        pool = ProcessPool(max_workers=max(1, jobs), context=get_context("spawn"))
+        try:
+            left = {pool.schedule(run_cell, (cell, graph, limits), timeout=timeout_s): cell for cell in cells}
+            while left and not control.stopping():
+                for future in wait(left, _POLL_S, FIRST_COMPLETED).done:
+                    yield _row_of(future, left.pop(future))
+        finally:
+            pool.stop()
+            pool.join()
 
 
 def _row_of(future: Any, cell: Cell) -> Row:

@@ -62,11 +62,7 @@ class Job:
     ) -> Job:
         """The job that ``options`` describe; ``listener`` receives its progress, from any thread.
 
-        Args:
-            graph: The graph.
-            options: How to solve.
-            listener: Receives its progress.
-            near: Old plans without copies to start from besides that of ``options``.
+        ``near`` are old plans without copies to start from, besides that of ``options``.
 
         Raises:
             UsageError, SolverUnavailable: If there is no such strategy or solver.

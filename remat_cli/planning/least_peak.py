@@ -14,8 +14,7 @@ from remat_cli.plan.model import PeakClaim, Scope
 from remat_cli.planning.cache import PlanCache
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.pooled_runs import PooledRuns
-from remat_cli.planning.solution_pool import SolutionPool
+from remat_cli.planning.solution_pool import PooledRuns, SolutionPool
 from remat_cli.planning.solved import Solved, replayed
 from remat_cli.running import Abandoned, interruptible, run
 from remat_cli.strategies.annealing.squeeze import squeeze
@@ -48,20 +47,9 @@ def solve_smallest(
     cache: PlanCache | None = None,
     listener: Callable[[Progress], None] | None = None,
 ) -> Solved:
-    """The cheapest plan that the strategy finds at the least peak that any search finds.
+    """The cheapest plan at the least peak that any search finds; see :func:`remat_cli.solve_smallest`.
 
     The budget of the plan is that peak. Its claim holds a lower bound on every peak, and the plans it holds for.
-
-    Args:
-        graph: The graph.
-        options: How to solve; the strategy only searches for the cheapest plan at the least peak.
-        cache: Where the plan may be already, and is kept.
-        listener: Receives the progress, from any thread.
-
-    Raises:
-        UsageError, SolverUnavailable, InvalidStrategyPlan: If an option makes no sense, the solver is missing, or a
-            plan does not replay.
-        StrategyMismatch: If the strategy does not accept the graph, or ignores the budget.
     """
     options = options or SolveOptions()
     if cache is None:

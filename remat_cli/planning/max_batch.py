@@ -28,8 +28,7 @@ from remat_cli.plan.model import Scope
 from remat_cli.planning.batch_graphs import BatchGraphs, OneGraph
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.pooled_runs import PooledRuns
-from remat_cli.planning.solution_pool import SolutionPool
+from remat_cli.planning.solution_pool import PooledRuns, SolutionPool
 from remat_cli.planning.solved import Solved, replayed
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import Found, Task
@@ -147,22 +146,7 @@ def max_batch(
     options: SolveOptions | None = None,
     listener: Callable[[Progress], None] | None = None,
 ) -> MaxBatch:
-    """The largest batch for which some plan stays within a memory and a cost, by bisection over solves.
-
-    Args:
-        graph: The graph at ``graph_batch`` samples; all of it but ``fixed_memory`` grows with the batch.
-        memory_bytes: The memory, fixed memory included.
-        graph_batch: Samples that the graph was made for.
-        most_cost: What a plan may cost, in the graph's unit (see :func:`one_forward`).
-        options: How to solve; the time limit is for the whole search.
-        listener: Receives the progress, from any thread.
-
-    Raises:
-        Infeasible: If fixed memory alone, or the working set of one sample, does not fit.
-        UsageError: If memory does not grow with the batch, or ``graph_batch`` is less than 1.
-        LimitReached, Interrupted: If the search has to stop before it has found any batch.
-        SolverUnavailable, SolverFailed, StrategyMismatch: From the strategy.
-    """
+    """The largest batch of one graph within a memory and a cost; see :func:`remat_cli.max_batch`."""
     if graph_batch < 1:
         raise UsageError(f"a batch of {graph_batch} is too small", hint="say what batch the graph was made for")
     if no_remat_peak(graph) == graph.fixed_memory:
@@ -191,21 +175,9 @@ def max_batch_of(
     options: SolveOptions,
     listener: Callable[[Progress], None] | None = None,
 ) -> MaxBatch:
-    """The largest batch for which some plan stays within a memory and a cost.
+    """The same, where every batch has a graph: of a family of several, or made by a function.
 
-    Args:
-        family: Graphs of several batches, or a function that makes the graph of a batch. Memory does not fall as the
-            batch grows.
-        memory_bytes: The memory, fixed memory included.
-        limit: What a plan may cost on a graph, in the graph's unit.
-        options: How to solve; the time limit is for the whole search.
-        listener: Receives the progress, from any thread.
-
-    Raises:
-        Infeasible: If not even one sample fits.
-        UsageError: If every batch fits.
-        LimitReached, Interrupted: If the search has to stop before it has found any batch.
-        SolverUnavailable, SolverFailed, StrategyMismatch: From the strategy.
+    ``limit`` is what a plan may cost on a graph, in the graph's unit. Memory does not fall as the batch grows.
     """
     started_s = time.monotonic() if options.started_s is None else options.started_s
     batches = BatchGraphs(family, memory_bytes, limit, options.host)

@@ -91,22 +91,7 @@ def policy(
     *,
     listener: Callable[[Progress], None] | None = None,
 ) -> Policy:
-    """The best plan of the tool ``to`` within ``budget``, and the best of all plans to compare it with.
-
-    Args:
-        graph: The graph.
-        budget: As :func:`solve` takes it.
-        to: The tool: a key of :data:`TOOLS`.
-        options: How to solve; the strategy is that of the tool, and the time limit is for both searches.
-        listener: Receives the progress, from any thread.
-
-    Raises:
-        Infeasible: If no plan of the tool fits.
-        LimitReached, Interrupted: If the search has to stop before it has found one.
-        UsageError: If there is no such tool, or an option is for another strategy.
-        StrategyMismatch: If the graph is of another framework, or does not say which modules or names it has.
-        SolverUnavailable, SolverFailed: From the solver.
-    """
+    """The best plan of the tool ``to`` within ``budget``, and the best of all plans; see :func:`remat_cli.policy`."""
     if to not in TOOLS:
         raise UsageError(f'there is no tool "{to}"', hint=f"choose {', '.join(TOOLS)}")
     tool, asked = TOOLS[to], options or SolveOptions()

@@ -1,10 +1,10 @@
-"""Calls in other processes of this machine. If a process dies, only its own call is lost."""
+"""Calls shared with other processes of this machine. If a process dies, only its own call is lost."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,38 +14,6 @@ from typing import Any
 from remat_cli.control import Control
 
 _POLL_S = 0.1
-
-
-def in_processes(
-    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], jobs: int, control: Control, timeout_s: float | None
-) -> Generator[tuple[int, Any], None, None]:
-    """Call ``function`` with each of ``calls``, and yield the futures as they finish.
-
-    The processes are spawned, so a script must keep its calls under ``if __name__ == "__main__"``.
-
-    Args:
-        function: A function at the top level of a module.
-        calls: Arguments of each call; they must be picklable.
-        jobs: Calls at a time, at least 1.
-        control: If it stops, the generator ends, and so do the calls that still run.
-        timeout_s: After so many seconds the process of a call is ended, and its future raises TimeoutError.
-
-    Yields:
-        The index of a call and its future. If the process died, the future raises ``pebble.ProcessExpired``.
-    """
-    from pebble import ProcessPool
-
-    pool = ProcessPool(max_workers=max(1, min(jobs, len(calls))), context=get_context("spawn"))
-    try:
-        futures = {pool.schedule(function, call, timeout=timeout_s): index for index, call in enumerate(calls)}
-        left = set(futures)
-        while left and not control.stopping():
-            done, left = wait(left, _POLL_S, FIRST_COMPLETED)
-            for future in done:
-                yield futures[future], future
-    finally:
-        pool.stop()
-        pool.join()
 
 
 @dataclass(slots=True)
@@ -75,11 +43,9 @@ class SharedCalls:
     _starter: threading.Thread | None = None
 
     def begin(self, after_s: float = 0.0) -> None:
-        """Start the processes from a thread, so that the caller does not wait for them.
+        """Start the processes from a thread after some seconds, so that the caller does not wait for them.
 
-        Args:
-            after_s: Seconds to wait first. A process takes about one second to start, so a list that is done sooner
-                needs none.
+        A process takes about one second to start, so a list that is done sooner needs none.
         """
         self._starter = threading.Thread(target=self._start, args=(after_s,), name="remat-processes", daemon=True)
         self._starter.start()
@@ -110,7 +76,7 @@ class SharedCalls:
 
         Calls that were lost are missing, see :meth:`lost`.
         """
-        while (waiting := [f for f in self._taken() if not f.done()]) and not control.stopping():
+        while (waiting := self._running()) and not control.stopping():
             wait(waiting, _POLL_S, FIRST_COMPLETED)
         done = {index: future for index, future in self.futures.items() if future.done()}
         return {k: f.result() for k, f in done.items() if not f.cancelled() and f.exception() is None}
@@ -120,9 +86,9 @@ class SharedCalls:
         done = {index: future for index, future in self.futures.items() if future.done() and not future.cancelled()}
         return {index: error for index, future in sorted(done.items()) if (error := future.exception()) is not None}
 
-    def _taken(self) -> list[Any]:
+    def _running(self) -> list[Any]:
         with self._lock:
-            return list(self.futures.values())
+            return [future for future in self.futures.values() if not future.done()]
 
     def _hand_out(self, _: Any = None) -> None:
         """Give the last call that is left to a process."""
@@ -147,13 +113,6 @@ def shared_calls(
 
     If the system has a fork server, the processes are forked from one that has imported ``preload`` and has no threads,
     so they need not import it again. Otherwise they are spawned. Calls that still run at the end are ended.
-
-    Args:
-        function: A function at the top level of a module.
-        calls: Arguments of each call.
-        jobs: Calls at a time, at least 1.
-        preload: Module that imports everything that the function needs.
-        timeout_s: After so many seconds the process of a call is ended.
     """
     from pebble import ProcessPool
 

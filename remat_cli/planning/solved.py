@@ -58,15 +58,7 @@ class Solved(ShortRepr):
 def replayed(
     job: Job, task: Task, found: Found, ending: Ending, asked: Budget | None, *, least: PeakClaim | None = None
 ) -> Solved:
-    """The plan of a schedule that ``job`` found, replayed.
-
-    Args:
-        job: The job.
-        task: Graph and budget.
-        found: The schedule and its bounds.
-        ending: How the search ended.
-        asked: The budget as asked.
-        least: The bound on every peak, if the least peak was asked for.
+    """The plan of a schedule that ``job`` found, replayed; ``least`` bounds every peak, if the least was asked for.
 
     Raises:
         InvalidStrategyPlan: If the plan does not replay.

@@ -10,9 +10,8 @@ from remat_cli.graph.model import Graph
 from remat_cli.planning.cache import PlanCache
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
-from remat_cli.planning.pooled_runs import PooledRuns
 from remat_cli.planning.refusals import STOPPED, no_plan, refuse_impossible
-from remat_cli.planning.solution_pool import SolutionPool
+from remat_cli.planning.solution_pool import PooledRuns, SolutionPool
 from remat_cli.planning.solved import Solved, replayed
 from remat_cli.planning.warm_start import WarmStart
 from remat_cli.running import interruptible
@@ -32,22 +31,9 @@ def solve(
     listener: Callable[[Progress], None] | None = None,
     near: Sequence[WarmStart] = (),
 ) -> Solved:
-    """The cheapest plan of ``graph`` within ``budget`` that the strategy finds.
+    """The cheapest plan of ``graph`` within ``budget`` that the strategy finds; see :func:`remat_cli.solve`.
 
-    Args:
-        graph: The graph.
-        budget: As :func:`as_budget` takes it, or None for no limit; fixed memory included.
-        options: How to solve.
-        cache: Where the plan may be already, and is kept; its plans for other budgets are starts of the search, too.
-        dask: Address of a Dask scheduler, on whose workers to search with several seeds; None for this machine.
-        listener: Receives the progress, from any thread.
-        near: Plans to start from, besides that of ``options``; the answer costs no more than any that fits.
-
-    Raises:
-        Infeasible: If no plan fits, with the reason.
-        LimitReached, Interrupted: If the search has to stop before it has found a plan.
-        UsageError, SolverUnavailable, SolverFailed: If an option makes no sense, or the solver is missing or fails.
-        StrategyMismatch, InvalidStrategyPlan: If the strategy is not for this graph, or its plan does not replay.
+    ``near`` are plans to start from, besides that of ``options``; the answer costs no more than any that fits.
     """
     asked = None if budget is None else as_budget(budget)
     options = options or SolveOptions()
@@ -86,7 +72,7 @@ def _on_cluster(
     address: str, job: Job, budget_bytes: int, listener: Callable[[Progress], None] | None
 ) -> tuple[Found | NotFound, Ending]:
     """Search on the workers of a Dask cluster."""
-    from remat_cli.planning.cluster.dask import search_on_cluster  # most searches need no cluster
+    from remat_cli.planning.dask_cluster import search_on_cluster  # most searches need no cluster
 
     pool = SolutionPool(job.graph, job.options.host)
     for start in job.starts:

@@ -1,7 +1,9 @@
-"""A search that starts from an old plan of the same graph."""
+"""Old plans of a graph: where a search starts from, or carried over to other sizes of the same operations."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from remat_cli.errors import StrategyMismatch, UsageError, Worded
@@ -9,16 +11,17 @@ from remat_cli.graph.model import Graph
 from remat_cli.graph.reader import plain_number
 from remat_cli.plan.check import check, graphs_differ
 from remat_cli.plan.copying import copying_of
-from remat_cli.plan.derive import derive
+from remat_cli.plan.derive import derive, peak, prune
 from remat_cli.plan.host import Host
 from remat_cli.plan.liveness import priced
-from remat_cli.plan.model import Compute, Plan
+from remat_cli.plan.model import Claim, ClaimStatus, Compute, Copies, Plan, Scope
 from remat_cli.plan.replay import replay
 from remat_cli.strategies.base import Found, Schedule, Strategy
 from remat_cli.strategies.engine import Pipelined
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.tolerances import SAME_COST
 from remat_cli.units import format_bytes
+from remat_cli.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +42,7 @@ class WarmStart:
     def of(
         cls, plan: Plan, graph: Graph, strategy: Strategy, *, reorder: bool = False, host: Host | None = None
     ) -> WarmStart:
-        """The start that ``plan`` gives to a search for a plan of ``graph``.
-
-        Args:
-            plan: The old plan, for any budget.
-            graph: The graph.
-            strategy: The strategy that searches.
-            reorder: Whether nodes may run in another order than the document's.
-            host: Host memory next to the device; the old plan may have been made for another one.
+        """The start that ``plan``, which may be for any budget and host, gives to a search for a plan of ``graph``.
 
         Raises:
             UsageError: If the plan is for another graph, or does not replay, or runs its nodes in another order; or if
@@ -141,3 +137,70 @@ def _known_maker(text: str) -> str:
     except UsageError:
         return ""
     return text
+
+
+def carried(graph: Graph, plans: Sequence[Plan], budget_bytes: int) -> Plan | None:
+    """The cheapest plan of ``graph`` within the budget that computes as one of ``plans`` does; None if none fits.
+
+    Plans for graphs of other forms are passed over. Nothing is searched. A plan for a larger form has the same sequence
+    of computes, so each of its statements needs as much or less here; its peak is nevertheless computed on ``graph``
+    itself. Without recomputation is tried too. A plan with copies keeps its statements.
+    """
+    same = [plan for plan in plans if same_form(graph, plan.graph)]
+    if not same:
+        return None
+    candidates = [
+        _without_copies(graph, same, budget_bytes),
+        *(_with_copies(graph, plan, budget_bytes) for plan in same),
+    ]
+    fitting = [plan for plan in candidates if plan is not None and check(plan, budget_bytes=budget_bytes).ok]
+    return min(fitting, key=lambda plan: plan.claim.cost, default=None)
+
+
+def _without_copies(graph: Graph, plans: Sequence[Plan], budget_bytes: int) -> Plan | None:
+    sequences = [tuple(range(len(graph.nodes)))]
+    sequences += [tuple(s.node for s in plan.statements if isinstance(s, Compute)) for plan in plans]
+    sequences = [prune(graph, sequence) for sequence in sequences]
+    fitting = [sequence for sequence in sequences if peak(graph, sequence) <= budget_bytes]
+    if not fitting:
+        return None
+    costs = [math.fsum(graph.nodes[node].cost for node in sequence) for sequence in fitting]
+    best = min(range(len(fitting)), key=costs.__getitem__)
+    status = ClaimStatus.OPTIMAL if len(fitting[best]) == len(graph.nodes) else ClaimStatus.FEASIBLE
+    return Plan(
+        graph=graph,
+        statements=derive(graph, fitting[best]),
+        budget_bytes=budget_bytes,
+        claim=Claim(status, costs[best], graph.total_cost, Scope.ANY_ORDER),
+        strategy="carried",
+        provenance={"remat": __version__},
+    )
+
+
+def _with_copies(graph: Graph, plan: Plan, budget_bytes: int) -> Plan | None:
+    """The statements of a plan with copies on ``graph``; None for a plan without."""
+    if not plan.copies:
+        return None
+    replayed = replay(graph, plan.statements, host=plan.host)
+    return Plan(
+        graph=graph,
+        statements=plan.statements,
+        budget_bytes=budget_bytes,
+        claim=Claim(ClaimStatus.FEASIBLE, replayed.time, graph.total_cost, Scope.ANY_ORDER, copies=Copies.ANY),
+        strategy="carried",
+        provenance={"remat": __version__},
+        host=plan.host,
+    )
+
+
+def same_form(one: Graph, other: Graph) -> bool:
+    """Whether two graphs have the same operations in the same order; sizes and costs do not matter."""
+    return (
+        len(one.nodes) == len(other.nodes)
+        and one.outputs == other.outputs
+        and all(
+            (a.op, a.phase, a.inputs, len(a.outputs), a.recompute)
+            == (b.op, b.phase, b.inputs, len(b.outputs), b.recompute)
+            for a, b in zip(one.nodes, other.nodes, strict=True)
+        )
+    )

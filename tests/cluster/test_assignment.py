@@ -1,6 +1,6 @@
 """Which search a free worker gets."""
 
-from remat_cli.planning.cluster.assignment import Assignment
+from remat_cli.planning.coordinator import Assignment
 
 
 def started(assignment, slots, remaining_s=None):
@@ -20,7 +20,7 @@ def test_every_budget_gets_a_search_before_any_gets_a_second_one():
         (10, False, "search", 8),
         (20, False, "search", 8),
     ]
-    assert assignment.busy(5) == 1
+    assert len(assignment.runs) == 5
 
 
 def test_the_searches_beside_one_have_other_seeds_and_for_auto_other_strategies():

@@ -67,6 +67,6 @@ def test_time_limits_hold_on_a_cluster(cluster):
 
 
 def test_no_scheduler_there(monkeypatch):
-    monkeypatch.setattr("remat_cli.planning.cluster.dask.CONNECT_S", 1)
+    monkeypatch.setattr("remat_cli.planning.dask_cluster.CONNECT_S", 1)
     with pytest.raises(UsageError, match="no Dask scheduler answers"):
         solve(CHAIN, "4B", dask="tcp://127.0.0.1:9")

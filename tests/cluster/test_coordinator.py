@@ -6,11 +6,10 @@ import pytest
 from remat_cli.control import Outcome
 from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Scope
-from remat_cli.planning.cluster.coordinator import Coordinator, Ended, Improved, Lost
+from remat_cli.planning.coordinator import Coordinator, Ended, Improved, Lost
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.pooled_runs import PooledRuns
-from remat_cli.planning.solution_pool import SolutionPool
+from remat_cli.planning.solution_pool import PooledRuns, SolutionPool
 from remat_cli.strategies.base import Bound, Found, NotFound, Task
 from remat_cli.zoo.registry import build_graph
 

@@ -72,7 +72,7 @@ def test_a_lost_scheduler_is_said_in_every_row_that_was_not_there_yet(cluster):
 
 
 def test_no_scheduler_there(monkeypatch):
-    monkeypatch.setattr("remat_cli.planning.cluster.dask.CONNECT_S", 1)
+    monkeypatch.setattr("remat_cli.planning.dask_cluster.CONNECT_S", 1)
     with pytest.raises(UsageError, match="no Dask scheduler answers"):
         compare(
             build_graph("unit-chain{n=5}"),

@@ -11,8 +11,7 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.model import Scope
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.pooled_runs import SHORTEST_S, PooledRuns
-from remat_cli.planning.solution_pool import SolutionPool
+from remat_cli.planning.solution_pool import SHORTEST_S, PooledRuns, SolutionPool
 from remat_cli.strategies.base import Bound, Context, Found, Known, NotFound, Schedule, Strategy, Task
 from remat_cli.zoo.registry import build_graph
 

@@ -22,11 +22,10 @@ from remat_cli.control import Ending, Outcome, Progress
 from remat_cli.errors import SolverFailed, SolverUnavailable, UsageError
 from remat_cli.extras import install_command
 from remat_cli.graph.model import Graph
-from remat_cli.planning.cluster.assignment import Run
-from remat_cli.planning.cluster.coordinator import Coordinator, Ended, Event, Improved, Lost, Update
+from remat_cli.planning.coordinator import Coordinator, Ended, Event, Improved, Lost, Run, Update
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.pooled_runs import PooledRuns
+from remat_cli.planning.solution_pool import PooledRuns
 from remat_cli.spec import format_spec
 from remat_cli.strategies.base import Found, Known, NotFound, Task
 
@@ -45,13 +44,9 @@ _RETRIES = 2
 def search_on_cluster(
     address: str, runs: PooledRuns, budgets: Iterable[int], listener: Callable[[Progress], None] | None = None
 ) -> dict[int, Outcome]:
-    """Search on the Dask cluster of the scheduler at ``address``; how the searches for each budget ended.
+    """Search on the Dask cluster of a scheduler (``tcp://host:8786``); how the searches for each budget in bytes ended.
 
-    Args:
-        address: ``tcp://host:8786``.
-        runs: Its pool gets what is found.
-        budgets: Bytes.
-        listener: Receives the progress.
+    The pool of ``runs`` gets what is found.
 
     Raises:
         SolverUnavailable: If ``distributed`` is not installed.
@@ -97,7 +92,7 @@ def _itself(graph: Graph) -> Graph:
 
 @dataclass(slots=True)
 class DaskCluster:
-    """A cluster, as :class:`~remat_cli.planning.cluster.coordinator.Cluster` says.
+    """A cluster, as :class:`~remat_cli.planning.coordinator.Cluster` says.
 
     Attributes:
         client: The client.
@@ -194,13 +189,7 @@ class DaskCluster:
 def dask_cluster(
     address: str, graph: Graph, options: SolveOptions, search: Callable[..., bytes] | None = None
 ) -> Iterator[DaskCluster]:
-    """The cluster of the scheduler at ``address``, for one command.
-
-    Args:
-        address: ``tcp://host:8786``.
-        graph: The graph.
-        options: How to solve.
-        search: Makes a search on a worker; None for :func:`searched`.
+    """The cluster of a scheduler, for one command; on its workers runs ``search`` or :func:`searched`.
 
     Raises:
         SolverUnavailable, UsageError: As for :func:`connected`.
