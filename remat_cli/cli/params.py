@@ -17,6 +17,8 @@ from click.shell_completion import CompletionItem
 
 from remat_cli.cli.session import Session
 from remat_cli.errors import UsageError
+from remat_cli.plan.host import Host
+from remat_cli.planning.options import SolveOptions
 from remat_cli.units import (
     Budget,
     as_budget,
@@ -136,38 +138,80 @@ def _remember_color(ctx: click.Context, param: click.Parameter, value: str) -> s
     return value
 
 
-def color_option(command: F) -> F:
-    """``--color``."""
-    return click.option(
-        "--color",
-        type=click.Choice(["auto", "always", "never"]),
-        default="auto",
-        show_default=True,
-        is_eager=True,  # parsed first, so that errors in other options are coloured as asked
-        callback=_remember_color,
-        help="When to use colour; auto: on a terminal, unless NO_COLOR is set. REMAT_COLOR is for all commands.",
-    )(command)
+color_option = click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    is_eager=True,  # parsed first, so that errors in other options are coloured as asked
+    callback=_remember_color,
+    help="When to use colour; auto: on a terminal, unless NO_COLOR is set. REMAT_COLOR is for all commands.",
+)
+quiet_option = click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    help="Print only errors and the answer: no progress, no notes, and no report next to "
+    "a plan or an exit code that is the answer.",
+)
+library_option = click.option(
+    "--library",
+    multiple=True,
+    metavar="MODULE",
+    help="Import this Python module, and accept operators of its package.",
+)
+cdn_option = click.option(
+    "--cdn", is_flag=True, help="Pages load plotly.js from cdn.plot.ly: small files that need a network."
+)
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Path(allow_dash=True),
+    default="-",
+    show_default=True,
+    help="Output file; - for standard output.",
+)
+node_link_option = click.option(
+    "--keys",
+    metavar="KEY=NAME,...",
+    help="For node-link graphs: names of the attributes, as in cost=weight,memory=size.",
+)
+budgets_option = click.option(
+    "--budgets", type=BUDGETS, required=True, help="As in 4GB:16GB:1GB, 50%:90%:10% or 8GB,12GB."
+)
+strategy_option = click.option(
+    "--strategy", type=STRATEGY, default="auto", show_default=True, help="See remat strategies."
+)
+solver_option = click.option("--solver", type=SOLVER, default="highs", show_default=True, help="See remat solvers.")
+threads_option = click.option(
+    "--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]"
+)
+gap_option = click.option(
+    "--gap",
+    type=SHARE,
+    default="0.01%",
+    show_default=True,
+    help="Stop when the cost is proven to be this close to the optimum: 0.01%, or as a share, 0.0001.",
+)
+seed_option = click.option(
+    "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed."
+)
+host_bandwidth_option = click.option(
+    "--host-bandwidth",
+    type=BANDWIDTHS,
+    help="Let values wait in host memory: 25GB/s, or 25GB/s:20GB/s to the host and back. Costs must be times.",
+)
+host_memory_option = click.option(
+    "--host-memory", type=SIZE, help="Most host memory for values: 64GiB.  [default: no limit]"
+)
+host_latency_option = click.option(
+    "--host-latency", type=DURATION, help="Time of every copy whatever its size: 0.01ms."
+)
 
 
-def quiet_option(command: F) -> F:
-    """``--quiet``."""
-    return click.option(
-        "-q",
-        "--quiet",
-        is_flag=True,
-        help="Print only errors and the answer: no progress, no notes, and no report next to "
-        "a plan or an exit code that is the answer.",
-    )(command)
-
-
-def library_option(command: F) -> F:
-    """``--library``."""
-    return click.option(
-        "--library",
-        multiple=True,
-        metavar="MODULE",
-        help="Import this Python module, and accept operators of its package.",
-    )(command)
+def host_options(command: F) -> F:
+    """The three options of a host."""
+    return host_bandwidth_option(host_memory_option(host_latency_option(command)))
 
 
 def format_option(*formats: str, by_suffix: bool = False) -> Callable[[F], F]:
@@ -178,13 +222,6 @@ def format_option(*formats: str, by_suffix: bool = False) -> Callable[[F], F]:
         )
     words = "Format of the output.  [default: by the suffix of -o; text on standard output]"
     return click.option("--format", type=click.Choice(formats), default="text", help=words)
-
-
-def cdn_option(command: F) -> F:
-    """``--cdn`` for pages."""
-    return click.option(
-        "--cdn", is_flag=True, help="Pages load plotly.js from cdn.plot.ly: small files that need a network."
-    )(command)
 
 
 def require_drawing(format: str, cdn: bool) -> None:
@@ -200,22 +237,35 @@ def require_drawing(format: str, cdn: bool) -> None:
         raise UsageError(f"--cdn is for pages, not for --format {format}", hint="add --format html, or leave it out")
 
 
-def output_option(command: F) -> F:
-    """``--output``, standard output by default."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Path(allow_dash=True),
-        default="-",
-        show_default=True,
-        help="Output file; - for standard output.",
-    )(command)
+Options = TypeVar("Options", bound=SolveOptions)
+
+_FIELDS = {"time_limit": "time_limit_s"} | {
+    name: name for name in ("strategy", "solver", "gap", "threads", "seed", "write_model", "solver_log", "reorder")
+}
+"""The options of commands that are fields of ``SolveOptions``, with the names of the fields."""
 
 
-def node_link_option(command: F) -> F:
-    """``--keys`` for node-link documents."""
-    return click.option(
-        "--keys",
-        metavar="KEY=NAME,...",
-        help="For node-link graphs: names of the attributes, as in cost=weight,memory=size.",
-    )(command)
+def solve_options(options: dict[str, Any], kind: type[Options], **more: Any) -> Options:
+    """How to solve, as the options of a command say; ``more`` are other fields.
+
+    Raises:
+        UsageError: If an option makes no sense.
+    """
+    return kind(**{field: options[name] for name, field in _FIELDS.items() if name in options}, **more)
+
+
+def host_of(options: dict[str, Any]) -> Host | None:
+    """The host that the options describe; None without a bandwidth.
+
+    Raises:
+        UsageError: If one of the others is given without a bandwidth.
+    """
+    if options["host_bandwidth"] is not None:
+        out, back = options["host_bandwidth"]
+        return Host(out, back, options["host_latency"] or 0.0, options["host_memory"])
+    for name in ("host_memory", "host_latency"):
+        if options[name] is not None:
+            raise UsageError(
+                f"--{name.replace('_', '-')} says nothing without a bandwidth", hint="add --host-bandwidth 25GB/s"
+            )
+    return None

@@ -43,7 +43,8 @@ class Framework(ABC, Generic[Step]):
         frontend: Its name, and what the metadata of its graphs says.
         devices: The devices that it knows, the default first.
         default_cost: The cost model of an export that names none.
-        options: Options of exports that are the framework's own, with the words that each may be.
+        options: Options of exports that are the framework's own, with the words that each may be, the default first.
+        option_help: What each of these options does, for the command line.
         architectures: Its models in the zoo.
     """
 
@@ -51,6 +52,7 @@ class Framework(ABC, Generic[Step]):
     devices: ClassVar[tuple[str, ...]]
     default_cost: ClassVar[str] = "device"
     options: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+    option_help: ClassVar[Mapping[str, str]] = MappingProxyType({})
     architectures: ClassVar[Registry[Any]]
 
     # What a framework brings.

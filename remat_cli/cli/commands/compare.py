@@ -13,7 +13,7 @@ import click
 
 from remat_cli.api.documents import read_graph
 from remat_cli.api.showing import formatted
-from remat_cli.cli import params, search_options
+from remat_cli.cli import params
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.output_files import refuse_terminal, report_format
 from remat_cli.cli.session import current
@@ -43,14 +43,14 @@ cell solved again. Exits with 0, or with 1 if no strategy has any plan."""
 
 @click.command("compare", epilog=_EPILOG)
 @click.argument("graph", type=params.READABLE)
-@click.option("--budgets", type=params.BUDGETS, required=True, help="As in 4GB:16GB:1GB, 50%:90%:10% or 8GB,12GB.")
+@params.budgets_option
 @click.option("--strategies", default="all", show_default=True, help="Names with options, separated by commas.")
-@search_options.solver_option
+@params.solver_option
 @click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for each cell.")
-@search_options.gap_option
+@params.gap_option
 @click.option("--threads", type=click.IntRange(1), help="Threads for each cell.  [default: the strategy's choice]")
-@search_options.seed_option
-@search_options.host_options
+@params.seed_option
+@params.host_options
 @click.option(
     "--links",
     metavar="LINK,...",
@@ -85,7 +85,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     if linked and options["host_bandwidth"] is not None:
         raise UsageError("--links has bandwidths of its own", hint="leave --host-bandwidth out")
     model = read_graph(graph, options["keys"])
-    limits = search_options.solve_options(options, Limits, host=None if linked else search_options.host_of(options))
+    limits = params.solve_options(options, Limits, host=None if linked else params.host_of(options))
     if options["results"] is not None and not linked:
         _note_unused(out, options["results"], model, limits)
     executor = LocalExecutor(options["jobs"] or usable_cores())

@@ -43,6 +43,16 @@ def _sources(_: click.Context, __: click.Parameter, incomplete: str) -> list[Com
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
+def _framework_options(command: params.F) -> params.F:
+    """The options of exports that are a framework's own."""
+    for name in FRAMEWORKS.names():
+        framework = FRAMEWORKS.load(name)
+        for option, words in framework.options.items():
+            text = f"{name}: {framework.option_help[option]}.  [default: {words[0]}]"
+            command = click.option(f"--{option}", metavar="NAME", help=text)(command)
+    return command
+
+
 @click.command("export", epilog=_EPILOG)
 @click.argument("source", required=False, shell_complete=_sources)
 @params.output_option
@@ -51,10 +61,7 @@ def _sources(_: click.Context, __: click.Parameter, incomplete: str) -> list[Com
 @click.option(
     "--cost", metavar="MODEL", help="Costs: flops, roofline:a100, or device (torch, jax: the default; not zoo)."
 )
-@click.option("--compiler", metavar="NAME", help="torch: inductor for a step under torch.compile.  [default: eager]")
-@click.option(
-    "--scans", metavar="NAME", help="jax: what becomes of jax.lax.scan: unrolled, blocks or whole.  [default: auto]"
-)
+@_framework_options
 @params.quiet_option
 @params.color_option
 def command(
@@ -63,10 +70,9 @@ def command(
     listing: bool,
     device: str | None,
     cost: str | None,
-    compiler: str | None,
-    scans: str | None,
     quiet: bool,
     color: str,
+    **of_frameworks: str | None,
 ) -> None:
     """Write the graph of a model.
 
@@ -98,8 +104,7 @@ def command(
     out = Output(color, quiet)
     if source is None:
         raise UsageError("there is no SOURCE", hint="name one, such as zoo:vgg16; remat export --list names all")
-
-    options = {name: word for name, word in (("compiler", compiler), ("scans", scans)) if word is not None}
+    options = {name: word for name, word in of_frameworks.items() if word is not None}
     build = _builder(source, device, cost, options, lambda text: out.note(f"note: {text}"))
     format = document_format(output)
     require_writable(output)
@@ -170,8 +175,10 @@ def _builder(
     family, slash, _ = rest.strip().partition("/")
     of_framework = bool(slash) and family in FRAMEWORKS.entries
     if device is not None or options or (cost is not None and of_framework):
+        own = sorted(option for name in FRAMEWORKS.names() for option in FRAMEWORKS.load(name).options)
+        *others, last = (f"--{option}" for option in ("device", "cost", *own))
         raise UsageError(
-            "--device, --cost, --compiler and --scans are for models of your own, such as torch:FILE.py:NAME",
+            f"{', '.join(others)} and {last} are for models of your own, such as torch:FILE.py:NAME",
             hint="models of the zoo take them as options, as in zoo:torch/resnet50{cost=roofline:a100}",
         )
     if of_framework:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from remat_cli.api.documents import read_graph
-from remat_cli.cli import params, search_options
+from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.cli.output_files import report_format
 from remat_cli.cli.progress import ProgressLine, showing
@@ -48,12 +48,12 @@ nearest two. Exits with 1 if not even one sample fits."""
     metavar="N[,N...]",
     help="Batch for which the graph was made; of several graphs, one for each.  [default: from their metadata]",
 )
-@click.option("--strategy", type=params.STRATEGY, default="auto", show_default=True, help="See remat strategies.")
-@search_options.solver_option
+@params.strategy_option
+@params.solver_option
 @click.option("--time-limit", type=params.DURATION, help="Wall time for the whole command.  [default: 60s per batch]")
-@click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
-@search_options.seed_option
-@search_options.host_options
+@params.threads_option
+@params.seed_option
+@params.host_options
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
 @params.node_link_option
@@ -83,8 +83,8 @@ def command(
             hint="say for which batch each graph was made, in order: --batch 8,16,32",
         )
     given: Any = None if batch is None else batch if several else batch[0]
-    host = search_options.host_of(options)
-    chosen = search_options.solve_options(options, SolveOptions, started_s=started_s, host=host)
+    host = params.host_of(options)
+    chosen = params.solve_options(options, SolveOptions, started_s=started_s, host=host)
     line = ProgressLine(models[0].total_cost, started_s)
     with showing(line, quiet=out.quiet):
         answer = max_batch(

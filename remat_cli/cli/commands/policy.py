@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from remat_cli.api.documents import read_graph
-from remat_cli.cli import params, search_options
+from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.cli.output_files import report_format
 from remat_cli.cli.progress import ProgressLine, showing
@@ -39,10 +39,10 @@ Exits with 1 if nothing that the tool can express fits the budget."""
     "jax-scan: the same inside of every scan. "
     "keras-layers: keras.RematScope with names of layers.",
 )
-@search_options.solver_option
+@params.solver_option
 @click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for all of it.")
-@click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
-@search_options.seed_option
+@params.threads_option
+@params.seed_option
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
 @params.node_link_option
@@ -62,7 +62,7 @@ def command(graph: str, to: str, **options: Any) -> int:
     format = report_format(options["output"], _FORMATS, options["format"])
     out = Output(options["color"], options["quiet"], file=options["output"])
     model = read_graph(graph, options["keys"])
-    chosen = search_options.solve_options(options, SolveOptions, started_s=started_s)
+    chosen = params.solve_options(options, SolveOptions, started_s=started_s)
     line = ProgressLine(model.total_cost, started_s)
     with showing(line, quiet=out.quiet):
         found = policy(model, options["budget"], to, chosen, listener=line.update)

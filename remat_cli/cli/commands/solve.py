@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from remat_cli.cli import params, search_options
+from remat_cli.cli import params
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.output_files import one_plan, plan_path, plan_pattern, refuse_target, stem_of
 from remat_cli.cli.session import current
@@ -66,13 +66,13 @@ limit is for all budgets together."""
     show_default=True,
     help="cost: the cheapest plan within a budget. peak: the least peak of any plan, then the cheapest such plan.",
 )
-@click.option("--strategy", type=params.STRATEGY, default="auto", show_default=True, help="See remat strategies.")
-@search_options.solver_option
+@params.strategy_option
+@params.solver_option
 @click.option("--time-limit", type=params.DURATION, help="Wall time for the whole command: 60s, 5m.  [default: none]")
-@search_options.gap_option
-@click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
-@search_options.seed_option
-@search_options.host_options
+@params.gap_option
+@params.threads_option
+@params.seed_option
+@params.host_options
 @click.option("--reorder", is_flag=True, help="Also search for a better order of the nodes than the document's.")
 @click.option("--start", metavar="PLAN", type=params.READABLE, help="Start from this old plan of the graph.")
 @click.option(
@@ -102,8 +102,8 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
     asked = _asked(options)
     params.require_drawing(options["format"], options["cdn"])
     out = Output(options["color"], options["quiet"], payload_on_stdout=output == "-")
-    host = search_options.host_of(options)
-    chosen = search_options.solve_options(options, SolveOptions, started_s=current().started_s, host=host)
+    host = params.host_of(options)
+    chosen = params.solve_options(options, SolveOptions, started_s=current().started_s, host=host)
     if graph == options["start"] == "-":
         raise UsageError("the graph and the plan cannot both come from standard input", hint="give one as a file")
     model = graph_in(graph, options["keys"], out)

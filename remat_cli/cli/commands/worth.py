@@ -9,7 +9,7 @@ import click
 
 from remat_cli.api.documents import read_graph
 from remat_cli.api.showing import formatted
-from remat_cli.cli import params, search_options
+from remat_cli.cli import params
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.output_files import report_format
 from remat_cli.cli.session import current
@@ -34,20 +34,20 @@ there is no plan at all."""
 
 @click.command("worth", epilog=_EPILOG)
 @click.argument("graph", type=params.READABLE)
-@click.option("--budgets", type=params.BUDGETS, required=True, help="As in 4GB:16GB:1GB, 50%:90%:10% or 8GB,12GB.")
+@params.budgets_option
 @click.option(
     "--links",
     default="pcie3,pcie4,pcie5,nvlink-c2c",
     show_default=True,
     help="Links to the host, separated by commas: names, or bandwidths such as 25GB/s:20GB/s.",
 )
-@click.option("--host-latency", type=params.DURATION, help="Time of every copy whatever its size: 0.01ms.")
-@click.option("--host-memory", type=params.SIZE, help="Most host memory for values: 64GiB.  [default: no limit]")
-@search_options.solver_option
+@params.host_latency_option
+@params.host_memory_option
+@params.solver_option
 @click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for each plan.")
-@search_options.gap_option
+@params.gap_option
 @click.option("--threads", type=click.IntRange(1), help="Threads for each plan.  [default: the strategy's choice]")
-@search_options.seed_option
+@params.seed_option
 @click.option("--jobs", type=click.IntRange(1), help="Plans at a time.  [default: one per core]")
 @click.option(
     "--results",
@@ -72,7 +72,7 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
     params.require_drawing(format, options["cdn"])
     out = Output(options["color"], options["quiet"], file=options["output"])
     model = read_graph(graph, options["keys"])
-    limits = search_options.solve_options(options, Limits)
+    limits = params.solve_options(options, Limits)
     result = worth(
         model,
         budgets,

@@ -27,6 +27,9 @@ class Jax(Framework[Step]):
     frontend: ClassVar[Frontend] = FRONTEND
     devices: ClassVar[tuple[str, ...]] = DEVICES
     options: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"scans": SCANS})
+    option_help: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"scans": "what becomes of jax.lax.scan: unrolled, blocks or whole"}
+    )
     architectures: ClassVar[Registry[Any]] = JAX_ARCHITECTURES
 
     def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:

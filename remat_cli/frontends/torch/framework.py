@@ -26,6 +26,7 @@ class Torch(Framework[Step]):
     frontend: ClassVar[Frontend] = FRONTEND
     devices: ClassVar[tuple[str, ...]] = DEVICES
     options: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"compiler": ("eager", "inductor")})
+    option_help: ClassVar[Mapping[str, str]] = MappingProxyType({"compiler": "inductor for a step under torch.compile"})
     architectures: ClassVar[Registry[Any]] = TORCH_ARCHITECTURES
 
     def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:
