@@ -1,7 +1,5 @@
 """The ``remat`` command, and ``python -m remat_cli`` where it is not on the PATH."""
 
-from __future__ import annotations
-
 import os
 import signal
 from typing import NoReturn

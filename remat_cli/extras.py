@@ -1,7 +1,5 @@
 """Optional packages: which are missing, and how to install them into the environment that has remat."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Reading and writing of whole files: ``-`` for the standard streams, and never a half-written file."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

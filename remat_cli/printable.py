@@ -5,8 +5,6 @@ controls. A line break makes one message look like two. So such characters are s
 reports escape them in every single text, and everything that goes to a terminal is escaped once more as a whole.
 """
 
-from __future__ import annotations
-
 import re
 
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")

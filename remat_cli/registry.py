@@ -4,8 +4,6 @@ A table maps a name to ``"module:Class"``; nothing is imported until the name is
 entries through an entry-point group. If two packages own one name, that is an error that names both.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass

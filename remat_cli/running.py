@@ -3,8 +3,6 @@
 Also what the machine gives to work: cores, and what an error says has run out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

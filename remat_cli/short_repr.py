@@ -1,7 +1,5 @@
 """Short texts of large objects: one line for a prompt or a debugger, a small table for a notebook."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 

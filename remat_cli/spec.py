@@ -4,8 +4,6 @@ The fields of the dataclass are the options. A field whose metadata says ``{"uni
 ``2GB``; one that lists ``{"choices": (...)}`` takes only those words.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import typing

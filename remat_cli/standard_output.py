@@ -5,8 +5,6 @@ asked: solvers a banner, frameworks warnings, a user's model whatever it prints.
 descriptor 1 from C code and from child processes, and :func:`redirected` takes ``sys.stdout`` from Python code.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

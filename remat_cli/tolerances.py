@@ -29,8 +29,6 @@ Sizes, shares and seconds that steer a search are no tolerances; they stand besi
 the constants of compiled kernels.
 """
 
-from __future__ import annotations
-
 FEASIBILITY = 1e-9
 """By how much HiGHS and Gurobi may violate a row, a bound or integrality by default (link 1).
 

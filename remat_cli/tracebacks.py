@@ -3,8 +3,6 @@
 ``REMAT_DEBUG=1`` keeps whole tracebacks.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

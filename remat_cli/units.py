@@ -4,8 +4,6 @@
 is refused (:func:`require_unit`). ``16G`` and ``16Gb`` are refused, because they are ambiguous.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """``RematPartitioner``: divides what ``torch.compile`` compiles by plan. Importing this module needs PyTorch."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The file is looked for from the current folder upwards; the first folder that ha
 comes before the environment, and the environment before the file.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

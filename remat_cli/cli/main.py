@@ -1,7 +1,5 @@
 """The ``remat`` command: the group of all commands, and the one place where errors become exit codes."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

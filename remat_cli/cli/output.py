@@ -1,7 +1,5 @@
 """Where output goes and how it looks: payload on stdout, everything else on stderr."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The suffix of a file says its format, unless ``--format`` or ``--to`` says it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

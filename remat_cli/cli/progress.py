@@ -1,7 +1,5 @@
 """Progress on stderr: one live line on a terminal, a plain line every ten seconds elsewhere, nothing if quiet."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The facts of one invocation of the command line; Click carries them as ``ctx.obj``."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 All byte counts include the graph's fixed memory, except those of working sets.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from remat_cli.graph.model import Graph

@@ -4,8 +4,6 @@ Here a document is only text, plain data and a schema; other modules interpret i
 looked up only for a message, because that means reading the text again, token by token.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

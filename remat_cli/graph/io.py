@@ -1,7 +1,5 @@
 """Graph documents to graphs and back: their meaning, canonical form and digest, and what they state or leave out."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -4,8 +4,6 @@ The fast path is the standard library's C scanner with hooks that only check. If
 through the text token by token and finds the place.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

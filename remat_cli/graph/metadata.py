@@ -3,8 +3,6 @@
 Metadata is free-form: what does not say it has no names here.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping

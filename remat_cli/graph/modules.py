@@ -6,8 +6,6 @@ call of a chosen module: the values inside are dropped after the forward pass; w
 the operations of the module run again in their order, up to the last one whose result the module's own gradients read.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

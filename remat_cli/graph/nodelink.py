@@ -5,8 +5,6 @@ Every node makes one value. :class:`NodeLinkKeys` maps attributes to fields. The
 value of the last node, as in graph documents without ``outputs``.
 """
 
-from __future__ import annotations
-
 import heapq
 import json
 import math

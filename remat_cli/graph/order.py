@@ -1,7 +1,5 @@
 """Topological orders of a graph: precedence in all of them, and the graph in another order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Quotes values and JSON pointers for messages, and holds the limits that the readers of JSON and YAML share."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

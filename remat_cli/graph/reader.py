@@ -1,7 +1,5 @@
 """Reading of sizes, costs and references from documents; collects all problems before it raises."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any

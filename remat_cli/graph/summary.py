@@ -1,7 +1,5 @@
 """A graph in numbers: its size, its costliest and largest parts, and budgets worth trying."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections import Counter

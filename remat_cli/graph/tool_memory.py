@@ -1,7 +1,5 @@
 """Graphs as other tools hold their memory: eager autograd, and jax.checkpoint inside of scans."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

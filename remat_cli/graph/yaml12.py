@@ -7,8 +7,6 @@ collections are refused, and aliases of scalars are limited, so no document can 
 larger than its text when it is read or written again.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What trainers keep beside the step that is planned: the optimizer's state, accumulated gradients, buckets of DDP."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable
 from typing import Any

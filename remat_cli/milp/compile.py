@@ -1,7 +1,5 @@
 """Compiles linear models of Pyomo to arrays, in one pass and without a file."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Iterator, Sequence

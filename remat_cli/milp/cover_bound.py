@@ -7,8 +7,6 @@ of t. Every dropped value costs another computation of its node. This is a multi
 For schedules in any order only those values count that are made before t and read after t in every order.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

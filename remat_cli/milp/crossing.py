@@ -30,8 +30,6 @@ With unlimited bandwidth nothing but the memory rows is left: a value can always
 recomputation exists as soon as every node's own working set fits.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence

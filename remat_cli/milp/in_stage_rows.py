@@ -5,8 +5,6 @@ holds for every schedule in document order: the exact rows also count the values
 inside the stage.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field

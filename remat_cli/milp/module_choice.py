@@ -7,8 +7,6 @@ schedule takes, so the model is a relaxation, and a choice that is optimal for i
 choice that exceeds the budget at a step that has its row is refused by a row of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -10,8 +10,6 @@ The model is stated over a *support*: the stages in which each node may be recom
 which a value can be made or read, S does not change, so there is one variable for each such gap.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence

@@ -8,8 +8,6 @@ relaxation, and a choice that is optimal for it and within the budget is optimal
 step that has its row is refused by a row of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple

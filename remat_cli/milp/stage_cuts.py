@@ -28,8 +28,6 @@ With one cut this is the choice that partitioners of training steps make, such a
 that the forward pass saves. With all stages as cuts it is the retention model without in-stage rows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet

@@ -4,8 +4,6 @@ Small supports find schedules. Two prove bounds on every schedule in document or
 support*, which holds an optimum of the model without in-stage rows (proof: ``docs/mathematics.md``, "Events").
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Iterable, Sequence

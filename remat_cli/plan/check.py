@@ -1,7 +1,5 @@
 """Checks plans: the replay, the budget and the claim in one report, for one plan or for the files of many."""
 
-from __future__ import annotations
-
 import glob
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

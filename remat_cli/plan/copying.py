@@ -1,7 +1,5 @@
 """Schedules with copies: when values go to the host and come back, and the statements that say so."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

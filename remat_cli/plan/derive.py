@@ -3,8 +3,6 @@
 Memory follows from the sequence (see ``liveness``), so no strategy has to think about frees.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from remat_cli.graph.model import Graph

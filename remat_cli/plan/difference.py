@@ -1,7 +1,5 @@
 """The difference of two plans: the changes from the old plan to the new, and checks against tolerances."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The explanation of one node of a plan: its computations, the lives of its values, and the alternatives."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -4,8 +4,6 @@ A document that is not a plan (an unknown node, a missing field) is an input err
 numbers of registers, reads of freed values) are findings of the replay instead.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -7,8 +7,6 @@ stays. Backwards all of this is plain: a value is live from the step that reads 
 The checker of plans, ``plan/replay.py``, shares nothing with this module.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass

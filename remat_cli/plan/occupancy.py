@@ -1,7 +1,5 @@
 """The memory of a plan over time, by kind of value and as bands of lifetimes: the data behind drawings of a plan."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -14,8 +14,6 @@ So neither device memory nor host memory depends on timing. This module belongs 
 code with anything that makes plans.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ It knows only the graph and the statements. It shares no code with the derivatio
 checks everything: register counts, sizes and order.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

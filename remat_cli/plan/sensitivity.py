@@ -1,7 +1,5 @@
 """What more memory and a faster link are worth: times of plans over budgets and links, and their slopes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Plans in a folder, found again for the same graph, budget and options instead of another search."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -3,8 +3,6 @@
 An executor runs the cells, and a results file keeps their rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A run that is killed may leave half a line, and the next run starts a line of it
 itself: one that is no row is left out and reported, wherever it is, and its cell is solved again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The cheapest plan for each of several budgets. The runs share schedules and bounds."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable

@@ -4,8 +4,6 @@ A search sends what it found as events of the scheduler, and receives what other
 so that what is known outlives every worker. A search whose worker is lost starts again on another one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import pickle

@@ -1,7 +1,5 @@
 """Runs the cells of a comparison: in processes of this machine, or on a Dask cluster."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait

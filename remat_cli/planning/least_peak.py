@@ -1,7 +1,5 @@
 """The plan with the least peak, and the cheapest plan at that peak."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """How to solve: the options that all ways of solving share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The best plan that another tool's own recomputation can express, and how to say it to that tool."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

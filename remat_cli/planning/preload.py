@@ -3,8 +3,6 @@
 Nothing here may start a thread: a fork of a process with several threads may hang.
 """
 
-from __future__ import annotations
-
 import signal
 from importlib import import_module
 

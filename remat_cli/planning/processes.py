@@ -1,7 +1,5 @@
 """Calls shared with other processes of this machine. If a process dies, only its own call is lost."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

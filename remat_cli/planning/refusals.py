@@ -1,7 +1,5 @@
 """Errors for "no plan": why none fits, by how many bytes, and which budget would do."""
 
-from __future__ import annotations
-
 from remat_cli.control import Control
 from remat_cli.errors import Infeasible, Interrupted, LimitReached, RematError, Worded, worded
 from remat_cli.graph.analysis import PeakBound, no_remat_peak, peak_bound

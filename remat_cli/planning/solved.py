@@ -1,7 +1,5 @@
 """The result of a search: its plan, replayed, with the claim that its bounds allow and what is needed to repeat it."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass, replace

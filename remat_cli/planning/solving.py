@@ -1,7 +1,5 @@
 """From a graph and a budget to a plan that has been replayed: recalled from a cache, or found by a search."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from remat_cli.control import Ending, Progress

@@ -1,7 +1,5 @@
 """The report on the largest batch within a memory, as text and as a document, after ``remat max-batch``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from remat_cli.graph.model import Graph

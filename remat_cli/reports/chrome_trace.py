@@ -4,8 +4,6 @@ Every computation is a complete event (``"ph": "X"``), and memory in use is a co
 microseconds, as the format asks. A plan with a host has three threads: its computations, and its copies each way.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 The same report gives the same bytes, for pipelines.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

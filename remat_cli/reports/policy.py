@@ -1,7 +1,5 @@
 """The report on a policy, the best settings of another tool for recomputation, as text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The report on a run of a plan on a device, as text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Words and numbers of reports: the verdict, costs and sizes, percentages, and the claim that no plan is cheaper."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from remat_cli.control import Ending, Outcome

@@ -5,8 +5,6 @@ A solver is a frozen dataclass whose fields are its options. It takes a :class:`
 a run that reached its time limit may have a solution.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable

@@ -5,8 +5,6 @@ iterations"; a run without a solution writes the relaxation's values into the so
 digits (the binary one has all); "Lower bound" has three decimals; the exit status is always 0.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The part that all adapters share: answers that need no solver, scaling, checks of answers, and bounds from duals."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

@@ -6,8 +6,6 @@ only at the end or at its own time limit; Ctrl-C ends it without a solution. GLP
 seed nor a start.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -7,8 +7,6 @@ SIGTERM end the search in GLPK's callback, with the best solution kept. Imports 
 quickly and runs by its path.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import json

@@ -5,8 +5,6 @@ The package comes with a licence for 2,000 variables and 2,000 constraints; with
 starts, so :meth:`Gurobi.availability` does not say; :func:`check_licence` does.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -4,8 +4,6 @@ The arrays are passed directly; no file is written. ``run()`` works in a thread 
 deadline reach it through its interrupt callbacks, and the best solution is kept.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ solve exactly the model that HiGHS solves. So this module writes the files, with
 back as the same float64.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The solvers by name: the one table to extend, besides the entry-point group ``remat.solvers``."""
 
-from __future__ import annotations
-
 from remat_cli.errors import SolverUnavailable
 from remat_cli.registry import Registry
 from remat_cli.solvers.base import Solver

@@ -1,7 +1,5 @@
 """A self-check of a solver: solve a tiny problem whose answer is known."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Running an embedded solver in a thread, so that it can be stopped, and abandoned if it does not stop."""
 
-from __future__ import annotations
-
 import atexit
 import threading
 import time

@@ -4,8 +4,6 @@ Most architectures derive from :class:`NetworkArchitecture` or :class:`ImageNetw
 pass; shape inference, costs and the backward rules are shared.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field

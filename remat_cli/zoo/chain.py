@@ -1,7 +1,5 @@
 """Chains: with chosen costs and sizes, the unit training chain of the Checkmate paper, and feed-forward networks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """DenseNet-121, 161, 169 and 201, and DenseNet-BC for small images, of any depth (Huang et al., 2017)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Inception v3 (Szegedy et al., 2016)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

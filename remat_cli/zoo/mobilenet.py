@@ -1,7 +1,5 @@
 """MobileNet v1 (Howard et al., 2017) and v2 (Sandler et al., 2018)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

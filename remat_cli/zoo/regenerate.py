@@ -3,8 +3,6 @@
 ``toy.yaml`` there is written by hand and only described.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """All architectures by name. To add one, write a class in a file of its own and one line here."""
 
-from __future__ import annotations
-
 from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry

@@ -4,8 +4,6 @@ And the networks of any depth for small images with activations before convoluti
 "Identity mappings in deep residual networks", ECCV 2016).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

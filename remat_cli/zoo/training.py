@@ -17,8 +17,6 @@ differs between operations.
 * The result is the loss; gradients of weights are in fixed memory.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

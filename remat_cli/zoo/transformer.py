@@ -1,7 +1,5 @@
 """Transformers of any depth and length: the first one (Vaswani et al., 2017), BERT and GPT-2 (both 2019), and Llama."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

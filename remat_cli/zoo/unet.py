@@ -3,8 +3,6 @@
 The first makes an output as large as the image, the second one of half its height and width.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ FCN-8s (Long et al., 2015) has padded convolutions, so that nothing has to be cr
 2017) is VGG16's convolutions, and their mirror image after pooling indices.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """``remat check``: replay plans."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import click

@@ -1,7 +1,5 @@
 """``remat compare``: strategies against budgets on one graph."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 That for bash is our own, because bash divides ``zoo:vgg16`` and ``--strategy=auto`` into words of their own.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

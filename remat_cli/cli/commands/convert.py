@@ -1,7 +1,5 @@
 """``remat convert``: a graph, a plan or a model in another format."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, cast
 

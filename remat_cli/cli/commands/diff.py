@@ -1,7 +1,5 @@
 """``remat diff``: what changed from one plan to another."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 

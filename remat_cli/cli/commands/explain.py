@@ -1,7 +1,5 @@
 """``remat explain``: what a plan does with one node, and the alternatives."""
 
-from __future__ import annotations
-
 import click
 from click.shell_completion import CompletionItem
 

@@ -1,7 +1,5 @@
 """``remat export``: write the graph of a model."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``remat max-batch``: find the largest batch that fits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

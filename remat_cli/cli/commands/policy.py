@@ -1,7 +1,5 @@
 """``remat policy``: the best plan that another tool can carry out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,7 +1,5 @@
 """``remat profile``: measure the operations of a graph."""
 
-from __future__ import annotations
-
 import click
 
 from remat_cli.cli import params

@@ -1,7 +1,5 @@
 """``remat run``: run a plan on a device."""
 
-from __future__ import annotations
-
 import click
 
 from remat_cli.cli import params

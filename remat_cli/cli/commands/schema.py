@@ -1,7 +1,5 @@
 """``remat schema``: print a JSON Schema."""
 
-from __future__ import annotations
-
 import click
 
 from remat_cli.cli import params

@@ -1,7 +1,5 @@
 """``remat show``: describe a graph or a plan."""
 
-from __future__ import annotations
-
 import click
 
 from remat_cli.api.documents import graph_of, read_source

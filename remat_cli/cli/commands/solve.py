@@ -1,7 +1,5 @@
 """``remat solve``: find a plan and write it."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``remat solvers``: list the MIP solvers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

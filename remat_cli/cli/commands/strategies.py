@@ -1,7 +1,5 @@
 """``remat strategies``: list the strategies."""
 
-from __future__ import annotations
-
 import click
 
 from remat_cli.cli import params

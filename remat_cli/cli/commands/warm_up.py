@@ -1,7 +1,5 @@
 """``remat warm-up``: compile the inner loops of this installation."""
 
-from __future__ import annotations
-
 import time
 
 import click

@@ -1,7 +1,5 @@
 """``remat worth``: what the next GB of memory, and a faster link to the host, are worth."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

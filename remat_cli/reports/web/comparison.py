@@ -1,7 +1,5 @@
 """The pages with cost and peak against budget: of comparisons, of a curve, and of what memory and links are worth."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar

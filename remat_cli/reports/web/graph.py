@@ -1,7 +1,5 @@
 """The page of a graph: its blocks and nodes in layers, and the numbers of its summary."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

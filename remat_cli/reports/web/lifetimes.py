@@ -1,7 +1,5 @@
 """The lifetimes of values on the page of a plan: a band for every instance in memory, which can be pinned."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of a plan: memory over time, lifetimes, values at the peak, recomputed nodes, the matrices R and S."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from dataclasses import replace

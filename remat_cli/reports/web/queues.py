@@ -1,7 +1,5 @@
 """The three queues of a plan with a host over time, on its page: what runs at the same time, and what waits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Layers for tensors of any meaning: sums, joins, activations, dense layers, the loss."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from remat_cli.zoo.network import Derivative, Network, Tensor

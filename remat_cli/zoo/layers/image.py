@@ -1,7 +1,5 @@
 """Layers on images: (batch, channels, height, width)."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from remat_cli.errors import UsageError

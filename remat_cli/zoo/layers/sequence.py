@@ -3,8 +3,6 @@
 Inside attention, shapes are (batch, heads, length, features).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from remat_cli.zoo.layers import common
