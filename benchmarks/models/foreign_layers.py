@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.models.common import classes, classified, cross_entropy, image, squared, words
+from benchmarks.models.tasks import Built, classes, classified, cross_entropy, image, squared, words
 
 
 class _Experts(nn.Module):
@@ -34,11 +34,11 @@ class _Experts(nn.Module):
         return x + y
 
 
-def experts_by_where() -> tuple[Any, ...]:
+def experts_by_where() -> Built:
     return classified(nn.Sequential(_Experts(), _Experts(), nn.Linear(128, 10)), torch.randn(2048, 128))
 
 
-def volume_unet() -> tuple[Any, ...]:
+def volume_unet() -> Built:
     """Three dimensions, with instance norms and one skip."""
 
     class UNet(nn.Module):
@@ -60,7 +60,7 @@ def _volume(i: int, o: int) -> Any:
     return nn.Sequential(nn.Conv3d(i, o, 3, padding=1), nn.InstanceNorm3d(o), nn.LeakyReLU())
 
 
-def wave_net() -> tuple[Any, ...]:
+def wave_net() -> Built:
     """Dilated convolutions with gates, normed weights and skips."""
     normed = nn.utils.parametrizations.weight_norm
 
@@ -83,7 +83,7 @@ def wave_net() -> tuple[Any, ...]:
     return WaveNet().train(), (torch.randn(4, 1, 2000),), lambda out: cross_entropy(out, labels)
 
 
-def dropout_mlp() -> tuple[Any, ...]:
+def dropout_mlp() -> Built:
     """Mostly dropout."""
     layers = [
         nn.Sequential(nn.Linear(256, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Dropout(0.1 + 0.05 * k)) for k in range(6)
@@ -91,7 +91,7 @@ def dropout_mlp() -> tuple[Any, ...]:
     return classified(nn.Sequential(*layers, nn.Linear(256, 10)), torch.randn(1024, 256))
 
 
-def scattered_writes() -> tuple[Any, ...]:
+def scattered_writes() -> Built:
     """Writes by index, accumulating, into a grid that convolutions read."""
 
     class Grid(nn.Module):
@@ -110,7 +110,7 @@ def scattered_writes() -> tuple[Any, ...]:
     return squared(Grid(), torch.randn(16384, 8), places[0], places[1])
 
 
-def pyramid_pooling() -> tuple[Any, ...]:
+def pyramid_pooling() -> Built:
     """Poolings of all kinds, over one map."""
 
     class Pyramid(nn.Module):
@@ -130,7 +130,7 @@ def pyramid_pooling() -> tuple[Any, ...]:
     return classified(Pyramid(), image(16))
 
 
-def capsules() -> tuple[Any, ...]:
+def capsules() -> Built:
     """Routing by agreement, three times."""
 
     def squash(v: Any) -> Any:
@@ -156,7 +156,7 @@ def capsules() -> tuple[Any, ...]:
     return Capsules().train(), (image(16, 28, 1),), lambda lengths: functional.multi_margin_loss(lengths, labels)
 
 
-def unet_of_sounds() -> tuple[Any, ...]:
+def unet_of_sounds() -> Built:
     class UNet(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -180,7 +180,7 @@ def unet_of_sounds() -> tuple[Any, ...]:
     return UNet().train(), (clean + 0.1 * torch.randn_like(clean),), lambda out: functional.l1_loss(out, clean)
 
 
-def siamese() -> tuple[Any, ...]:
+def siamese() -> Built:
     """One encoder, called three times."""
 
     class Siamese(nn.Module):
@@ -198,7 +198,7 @@ def siamese() -> tuple[Any, ...]:
     return Siamese().train(), inputs, lambda found: functional.triplet_margin_loss(*found)
 
 
-def packed_gru() -> tuple[Any, ...]:
+def packed_gru() -> Built:
     """Sequences of many lengths, packed."""
 
     class Packed(nn.Module):
@@ -217,7 +217,7 @@ def packed_gru() -> tuple[Any, ...]:
     return Packed().train(), (ids, lengths), lambda out: cross_entropy(out.flatten(0, 1), ids.flatten())
 
 
-def adaptive_softmax() -> tuple[Any, ...]:
+def adaptive_softmax() -> Built:
     """Clusters of rare words, as a layer that returns its loss among others."""
 
     class Words(nn.Module):
@@ -236,7 +236,7 @@ def adaptive_softmax() -> tuple[Any, ...]:
     return Words().train(), (ids, ids), lambda found: -found.output.mean()
 
 
-def spectral_critic() -> tuple[Any, ...]:
+def spectral_critic() -> Built:
     """A critic whose weights are normed by power iteration."""
     normed = nn.utils.parametrizations.spectral_norm
     widths = (3, 32, 64, 64)
@@ -263,7 +263,7 @@ class _Block(nn.Module):
         return x + self.down(functional.silu(self.gate(h)) * self.up(h))
 
 
-def tied_words() -> tuple[Any, ...]:
+def tied_words() -> Built:
     """A decoder whose head is its embedding; it returns logits and all hidden states."""
 
     class Tied(nn.Module):
@@ -283,7 +283,7 @@ def tied_words() -> tuple[Any, ...]:
     return Tied().train(), (ids,), lambda out: cross_entropy(out[0][:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-def dictionary_of_results() -> tuple[Any, ...]:
+def dictionary_of_results() -> Built:
     """Logits, features and a penalty, by name; the loss takes two of them."""
 
     class Named(nn.Module):
@@ -301,7 +301,7 @@ def dictionary_of_results() -> tuple[Any, ...]:
     return Named().train(), {"x": torch.randn(16, 64, 32)}, loss
 
 
-def cells_by_hand() -> tuple[Any, ...]:
+def cells_by_hand() -> Built:
     """A recurrence of LSTM cells; logits and the last state are returned."""
 
     class Cells(nn.Module):
@@ -321,7 +321,7 @@ def cells_by_hand() -> tuple[Any, ...]:
     return Cells().train(), (ids,), lambda out: cross_entropy(out[0][:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-def transformer_of_torch() -> tuple[Any, ...]:
+def transformer_of_torch() -> Built:
     """``nn.Transformer``, with masks."""
 
     class Translator(nn.Module):
@@ -341,7 +341,7 @@ def transformer_of_torch() -> tuple[Any, ...]:
     return Translator().train(), inputs, lambda out: cross_entropy(out[:, :-1].flatten(0, 1), target[:, 1:].flatten())
 
 
-def checkpointed_inside() -> tuple[Any, ...]:
+def checkpointed_inside() -> Built:
     """Blocks that PyTorch's own checkpoints compute again."""
     from torch.utils.checkpoint import checkpoint
 

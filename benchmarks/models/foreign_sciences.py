@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.models.common import classified, cross_entropy, image, squared, words
+from benchmarks.models.tasks import Built, classified, cross_entropy, image, squared, words
 
 
-def complex_layers() -> tuple[Any, ...]:
+def complex_layers() -> Built:
     """Products of complex numbers in the frequencies of an image."""
 
     class Frequencies(nn.Module):
@@ -35,7 +35,7 @@ def complex_layers() -> tuple[Any, ...]:
     return classified(Frequencies(), image(16, 64, 1))
 
 
-def fourier_operator() -> tuple[Any, ...]:
+def fourier_operator() -> Built:
     """Spectral convolutions that write into a part of the frequencies."""
 
     class Spectral(nn.Module):
@@ -55,7 +55,7 @@ def fourier_operator() -> tuple[Any, ...]:
     return nn.Sequential(*layers).train(), (image(8, 48),), lambda out: (out - wanted).flatten(1).norm(dim=1).mean()
 
 
-def euler_steps() -> tuple[Any, ...]:
+def euler_steps() -> Built:
     """A differential equation, in sixteen steps of Euler's method by one field."""
 
     class Flow(nn.Module):
@@ -73,7 +73,7 @@ def euler_steps() -> tuple[Any, ...]:
     return classified(Flow(), torch.randn(1024, 64))
 
 
-def physics_informed() -> tuple[Any, ...]:
+def physics_informed() -> Built:
     """Derivatives by place and time, by ``torch.autograd.grad`` within the forward pass."""
 
     class Burgers(nn.Module):
@@ -112,7 +112,7 @@ class _Mean(nn.Module):
         return functional.relu(self.own(x) + self.others(said / count[:, None]))
 
 
-def graph_means() -> tuple[Any, ...]:
+def graph_means() -> Built:
     class Graph(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -126,7 +126,7 @@ def graph_means() -> tuple[Any, ...]:
     return classified(Graph(), *_graph(), number=7)
 
 
-def graph_attention() -> tuple[Any, ...]:
+def graph_attention() -> Built:
     """Weights of edges by a softmax over those that end in one node."""
 
     class Attention(nn.Module):
@@ -148,7 +148,7 @@ def graph_attention() -> tuple[Any, ...]:
     return classified(Attention(), *_graph(2000, 8000), number=7)
 
 
-def coupling_flow() -> tuple[Any, ...]:
+def coupling_flow() -> Built:
     """A density by coupled halves, with its logarithmic determinant as the second result."""
 
     class Coupled(nn.Module):
@@ -174,7 +174,7 @@ def coupling_flow() -> tuple[Any, ...]:
     return Coupled().train(), (torch.randn(2048, 64),), loss
 
 
-def variational_autoencoder() -> tuple[Any, ...]:
+def variational_autoencoder() -> Built:
     """Draws random numbers; returns picture, mean and variance."""
 
     class Autoencoder(nn.Module):
@@ -202,7 +202,7 @@ def variational_autoencoder() -> tuple[Any, ...]:
     return Autoencoder().train(), (x,), loss
 
 
-def codebook() -> tuple[Any, ...]:
+def codebook() -> Built:
     """Nearest entries of a codebook, with a gradient straight through."""
 
     class Quantized(nn.Module):
@@ -222,7 +222,7 @@ def codebook() -> tuple[Any, ...]:
     return Quantized().train(), (x,), lambda found: functional.mse_loss(found[0], x) + found[1]
 
 
-def radiance_field() -> tuple[Any, ...]:
+def radiance_field() -> Built:
     """Points along rays, and what is seen of them."""
 
     class Field(nn.Module):
@@ -242,7 +242,7 @@ def radiance_field() -> tuple[Any, ...]:
     return squared(Field(), torch.randn(256, 3), functional.normalize(torch.randn(256, 3), dim=1))
 
 
-def recommender() -> tuple[Any, ...]:
+def recommender() -> Built:
     """Bags of embeddings, and products of all pairs."""
 
     class Recommender(nn.Module):
@@ -264,7 +264,7 @@ def recommender() -> tuple[Any, ...]:
     return Recommender().train(), inputs, lambda out: functional.binary_cross_entropy_with_logits(out, labels)
 
 
-def splines_on_edges() -> tuple[Any, ...]:
+def splines_on_edges() -> Built:
     """A network whose edges are sums of bumps."""
 
     class Splines(nn.Module):
@@ -280,7 +280,7 @@ def splines_on_edges() -> tuple[Any, ...]:
     return classified(nn.Sequential(Splines(64, 64), Splines(64, 64), Splines(64, 10)), torch.randn(1024, 64))
 
 
-def long_convolution() -> tuple[Any, ...]:
+def long_convolution() -> Built:
     """Convolutions as long as the text, by Fourier transforms."""
 
     class Long(nn.Module):
@@ -299,7 +299,7 @@ def long_convolution() -> tuple[Any, ...]:
     return module.train(), (ids,), lambda out: cross_entropy(out[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-def decaying_memory() -> tuple[Any, ...]:
+def decaying_memory() -> Built:
     """Linear attention by sums over the past, with decay."""
 
     class Decaying(nn.Module):
@@ -319,7 +319,7 @@ def decaying_memory() -> tuple[Any, ...]:
     return module.train(), (ids,), lambda out: cross_entropy(out.flatten(0, 1), ids.roll(-1, 1).flatten())
 
 
-def point_cloud() -> tuple[Any, ...]:
+def point_cloud() -> Built:
     """Nearest neighbours of points, and the largest of what they say."""
 
     class Cloud(nn.Module):
@@ -337,7 +337,7 @@ def point_cloud() -> tuple[Any, ...]:
     return classified(Cloud(), torch.randn(8, 256, 3))
 
 
-def warped_image() -> tuple[Any, ...]:
+def warped_image() -> Built:
     """Turns its image before it looks at it."""
 
     class Warped(nn.Module):
@@ -359,7 +359,7 @@ def warped_image() -> tuple[Any, ...]:
     return classified(Warped(), image(16, 48, 1))
 
 
-def transcriber() -> tuple[Any, ...]:
+def transcriber() -> Built:
     """Frames to letters, with the loss over all alignments outside."""
     layers = [
         nn.Sequential(nn.Conv1d(40 if k == 0 else 96, 96, 5, padding=2), nn.BatchNorm1d(96), nn.GELU())
@@ -374,7 +374,7 @@ def transcriber() -> tuple[Any, ...]:
     return nn.Sequential(*layers, nn.Conv1d(96, 30, 1)).train(), (torch.randn(16, 40, 256),), loss
 
 
-def contrastive() -> tuple[Any, ...]:
+def contrastive() -> Built:
     """Two views of each image; the loss compares all of them."""
     module = nn.Sequential(
         nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.BatchNorm2d(64),
@@ -389,7 +389,7 @@ def contrastive() -> tuple[Any, ...]:
     return module.train(), (image(128, 32),), loss
 
 
-def optimal_transport() -> tuple[Any, ...]:
+def optimal_transport() -> Built:
     """Assigns by rows and columns that are normed in turn."""
 
     class Transport(nn.Module):
@@ -408,7 +408,7 @@ def optimal_transport() -> tuple[Any, ...]:
     return squared(Transport(), torch.randn(8, 128, 32), torch.randn(8, 128, 32))
 
 
-def upscaler() -> tuple[Any, ...]:
+def upscaler() -> Built:
     """Four times as many pixels, out of channels."""
 
     class Residual(nn.Module):
@@ -429,7 +429,7 @@ def upscaler() -> tuple[Any, ...]:
     return module.train(), (image(8, 32),), lambda out: functional.smooth_l1_loss(out, wanted)
 
 
-def weights_from_weights() -> tuple[Any, ...]:
+def weights_from_weights() -> Built:
     """A network that writes the weights of another one for each sample."""
 
     class Hyper(nn.Module):

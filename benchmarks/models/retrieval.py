@@ -11,7 +11,7 @@ from benchmarks.models import operators  # noqa: F401 - has to come before torch
 import torch
 import transformers as hf
 
-from benchmarks.models.common import cross_entropy, image, supervised, words
+from benchmarks.models.tasks import Built, cross_entropy, image, supervised, words
 
 _SIZE = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
 _TEXT = _SIZE | {"vocab_size": 500, "max_position_embeddings": 128}
@@ -19,17 +19,17 @@ _VISION = _SIZE | {"image_size": 64, "patch_size": 8}
 _IDS = {"eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0}
 
 
-def clip() -> tuple[Any, ...]:
+def clip() -> Built:
     config = hf.CLIPConfig(text_config=_TEXT | _IDS, vision_config=_VISION, projection_dim=64)
     return supervised(hf.CLIPModel(config), input_ids=words(8, 32), pixel_values=image(8), return_loss=True)
 
 
-def siglip() -> tuple[Any, ...]:
+def siglip() -> Built:
     config = hf.SiglipConfig(text_config=_TEXT | {"projection_size": 128} | _IDS, vision_config=_VISION)
     return supervised(hf.SiglipModel(config), input_ids=words(8, 32), pixel_values=image(8), return_loss=True)
 
 
-def clap() -> tuple[Any, ...]:
+def clap() -> Built:
     """Sounds and words."""
     audio = {"spec_size": 64, "num_mel_bins": 16, "patch_size": 4, "patch_stride": [4, 4], "window_size": 4,
              "depths": [2, 2], "num_attention_heads": [2, 4], "patch_embeds_hidden_size": 32, "hidden_size": 64,
@@ -51,7 +51,7 @@ class _Pairs(torch.nn.Module):
         return cross_entropy(scores, torch.arange(len(scores), device=scores.device))
 
 
-def dpr() -> tuple[Any, ...]:
+def dpr() -> Built:
     config = hf.DPRConfig(**_TEXT, projection_dim=64)
     module = _Pairs(hf.DPRQuestionEncoder(config), hf.DPRContextEncoder(config), lambda q, p: q @ p.t())
     return module.train(), (words(8, 32), words(8, 96))
@@ -63,19 +63,19 @@ def _latest(questions: Any, passages: Any) -> Any:
     return torch.einsum("qik,pjk->qpij", questions, passages).amax(3).sum(2)
 
 
-def colbert() -> tuple[Any, ...]:
+def colbert() -> Built:
     encoder = hf.BertModel(hf.BertConfig(**_TEXT), add_pooling_layer=False)
     return _Pairs(encoder, encoder, _latest).train(), (words(8, 32), words(8, 96))
 
 
-def blip() -> tuple[Any, ...]:
+def blip() -> Built:
     text = _TEXT | {"encoder_hidden_size": 128, "sep_token_id": 2} | _IDS
     config = hf.BlipConfig(text_config=text, vision_config=_VISION)
     ids = words(4, 32)
     return supervised(hf.BlipForConditionalGeneration(config), pixel_values=image(), input_ids=ids, labels=ids)
 
 
-def llava() -> tuple[Any, ...]:
+def llava() -> Built:
     """Patches of an image take the places of the words marked 4."""
     text = hf.LlamaConfig(**_TEXT)
     config = hf.LlavaConfig(
@@ -86,7 +86,7 @@ def llava() -> tuple[Any, ...]:
     return supervised(module, input_ids=ids, pixel_values=image(2), labels=ids)
 
 
-def trocr() -> tuple[Any, ...]:
+def trocr() -> Built:
     """Reads: a vision transformer, and a decoder with cross attention."""
     decoder = hf.BertConfig(**_TEXT, is_decoder=True, add_cross_attention=True)
     config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(hf.ViTConfig(**_VISION), decoder)
@@ -94,7 +94,7 @@ def trocr() -> tuple[Any, ...]:
     return supervised(hf.VisionEncoderDecoderModel(config), pixel_values=image(), labels=words(4, 48))
 
 
-def decision_transformer() -> tuple[Any, ...]:
+def decision_transformer() -> Built:
     config = hf.DecisionTransformerConfig(
         state_dim=8, act_dim=4, hidden_size=128, n_layer=2, n_head=4, max_ep_len=64, action_tanh=True
     )
@@ -108,12 +108,3 @@ def decision_transformer() -> tuple[Any, ...]:
     }
     module = hf.DecisionTransformerModel(config).train()
     return module, inputs, lambda out: (out.action_preds - inputs["actions"]).square().mean()
-
-
-def patch_tst() -> tuple[Any, ...]:
-    """Series of numbers."""
-    config = hf.PatchTSTConfig(
-        num_input_channels=3, context_length=96, d_model=64, num_hidden_layers=2, num_attention_heads=4, ffn_dim=128
-    )
-    module = hf.PatchTSTForPrediction(config)
-    return supervised(module, past_values=torch.randn(8, 96, 3), future_values=torch.randn(8, 24, 3))

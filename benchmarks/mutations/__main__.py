@@ -17,13 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.machine import ROOT
-from benchmarks.mutations.planted import MOVED, MUTATIONS, Mutation
 
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "build", "dist", ".hypothesis", ".*_cache", "*.egg-info")
 _RESULTS = Path(__file__).with_name("results")
@@ -32,6 +32,20 @@ _LIMIT_S = 300.0
 """A mistake may make a loop endless: tests are stopped after several times what the slowest selection takes."""
 _MEANING = {0: "survived", 1: "caught", 2: "caught"}
 """What exit codes of pytest mean; 2 is for a module of tests that cannot be imported."""
+
+
+class Mutation(NamedTuple):
+    """A mistake, as ``planted.toml`` describes it."""
+
+    name: str
+    breaks: str
+    old: str
+    new: str
+    tests: list[str]
+
+
+_PLANTED = tomllib.loads(Path(__file__).with_name("planted.toml").read_text(encoding="utf-8"))
+MUTATIONS = [Mutation(**told | {"tests": [f"tests/{test}" for test in told["tests"]]}) for told in _PLANTED["mistakes"]]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,19 +72,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def tried(tree: Path, mutation: Mutation) -> dict[str, Any]:
     """The result of the tests in ``tree``: ``caught``, ``survived``, ``not there``, or ``fails anyway``."""
-    places = [
-        (path, old, new)
-        for path in sorted((tree / "remat_cli").rglob("*.py"))
-        for old, new in zip(mutation.old, mutation.new, strict=True)
-        for _ in range(path.read_text(encoding="utf-8").count(old))
-    ]
+    files = sorted((tree / "remat_cli").rglob("*.py"))
+    places = [path for path in files for _ in range(path.read_text(encoding="utf-8").count(mutation.old))]
     if len(places) != 1:
-        return {"outcome": "not there", "places": [str(path.relative_to(tree)) for path, _, _ in places]}
-    path, old, new = places[0]
+        return {"outcome": "not there", "places": [str(path.relative_to(tree)) for path in places]}
+    [path] = places
     result: dict[str, Any] = {"file": str(path.relative_to(tree))}
-    with planted(path, old, new):
+    with planted(path, mutation.old, mutation.new):
         began_s = time.monotonic()
-        code, test = run(tree, selection(tree, mutation))
+        code, test = run(tree, mutation.tests)
         result["seconds"] = round(time.monotonic() - began_s, 1)
     if code is None:
         return result | {"outcome": "caught", "test": "(no end)"}
@@ -92,17 +102,6 @@ def planted(path: Path, old: str, new: str) -> Iterator[None]:
     finally:
         path.write_text(text, encoding="utf-8")
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # so that what numba compiled before still counts
-
-
-def selection(tree: Path, mutation: Mutation) -> list[str]:
-    """The mutation's tests that there are in ``tree``, under the names that they have there."""
-    found = []
-    for test in mutation.tests:
-        old = next((test.replace(new, old) for new, old in MOVED.items() if test.startswith(new)), test)
-        found += [name for name in dict.fromkeys((test, old)) if (tree / name).exists()]
-    if not found:
-        raise SystemExit(f"{mutation.name}: none of its tests is there")
-    return found
 
 
 def run(tree: Path, tests: list[str]) -> tuple[int | None, str | None]:

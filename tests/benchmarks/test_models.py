@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.models import foreign_page
+from benchmarks.models import foreign_page, tasks
 from benchmarks.models.forking import command, forked
 from benchmarks.models.listing import FOREIGN, MODELS
 from benchmarks.models.page import page
 from benchmarks.models.steps import wanted
+from remat_cli.errors import UsageError
+from remat_cli.frontends.source import load_function
 
 
 def test_every_model_has_a_builder_and_every_builder_is_on_the_list():
@@ -21,10 +23,17 @@ def test_every_model_has_a_builder_and_every_builder_is_on_the_list():
     assert {model.library for model in MODELS} >= {"torchvision", "timm", "transformers", "diffusers", "peft"}
     assert len(FOREIGN) == len({model.name for model in FOREIGN}) == 100
     assert not {model.name for model in FOREIGN} & set(names)
-    for file in {model.file for model in (*MODELS, *FOREIGN)}:
+    described = [model for model in (*MODELS, *FOREIGN) if model.make]
+    for file in {model.file for model in (*MODELS, *FOREIGN) if not model.make}:
         functions = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)]
         public = {function.name for function in functions if not function.name.startswith("_")}
         assert public == {model.name for model in (*MODELS, *FOREIGN) if model.file == file}
+    for model in described:
+        assert callable(load_function(f"{model.file}:{model.name}", "torch"))
+        functions = [model.make.get("task", ["supervised"]), *model.make.get("inputs", {}).values()]
+        assert all(callable(getattr(tasks, called[0])) for called in functions if isinstance(called, list))
+    with pytest.raises(UsageError, match="there is no function resnet51"):
+        load_function(f"{described[0].file}:resnet51", "torch")
 
 
 def test_a_foreign_model_trains_with_the_bits_of_eager_mode_and_by_its_budget():

@@ -5,17 +5,16 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.machine import ROOT
-from benchmarks.mutations.__main__ import page, selection, tried
-from benchmarks.mutations.planted import MUTATIONS, Mutation
+from benchmarks.mutations.__main__ import MUTATIONS, Mutation, page, tried
 
 
 def test_every_mistake_can_be_planted_in_one_place():
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "remat_cli").rglob("*.py")]
-    found = {m.name: sum(text.count(old) for text in texts for old in m.old) for m in MUTATIONS}
-    assert {name: count for name, count in found.items() if count != 1} == {}
-    assert all(old != new for m in MUTATIONS for old, new in zip(m.old, m.new, strict=True))
+    counts = {m.name: sum(text.count(m.old) for text in texts) for m in MUTATIONS}
+    assert {name: count for name, count in counts.items() if count != 1} == {}
+    assert all(m.old != m.new for m in MUTATIONS)
     assert max(Counter(m.name for m in MUTATIONS).values()) == 1
-    assert all(selection(ROOT, m) == list(m.tests) for m in MUTATIONS)
+    assert all((ROOT / test).exists() for m in MUTATIONS for test in m.tests)
 
 
 def test_a_mistake_is_caught_survives_or_is_not_there(tmp_path: Path):
@@ -40,7 +39,7 @@ def test_zero():
     (tmp_path / "tests" / "test_broken.py").write_text("def test_no():\n    assert False\n", encoding="utf-8")
 
     def outcome(old: str, new: str, tests: str) -> dict[str, object]:
-        return tried(tmp_path, Mutation("m", "", (old,), (new,), (tests,)))
+        return tried(tmp_path, Mutation("m", "", old, new, [tests]))
 
     before = module.stat().st_mtime_ns - 10**10
     os.utime(module, ns=(before, before))  # Python takes what it compiled for a file of the same size and second
