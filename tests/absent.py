@@ -5,9 +5,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,8 +35,7 @@ sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """What became of a command."""
 
     code: int

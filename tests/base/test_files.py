@@ -22,6 +22,14 @@ def umask():
     os.umask(before)
 
 
+@pytest.fixture
+def old(tmp_path):
+    """A file with an old text."""
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+    return path
+
+
 class Crash(BaseException):
     """Stands for whatever ends a process in the middle: a KeyboardInterrupt, for one."""
 
@@ -39,46 +47,38 @@ def test_a_new_file_has_the_text_and_the_usual_mode(tmp_path):
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_an_old_file_keeps_its_mode(tmp_path):
-    target = tmp_path / "plan.json"
-    target.write_text("old")
-    target.chmod(0o604)
-    write_text(str(target), "new")
-    assert target.read_text() == "new"
-    assert target.stat().st_mode & 0o777 == 0o604
+def test_an_old_file_keeps_its_mode(old):
+    old.chmod(0o604)
+    write_text(str(old), "new")
+    assert old.read_text() == "new"
+    assert old.stat().st_mode & 0o777 == 0o604
 
 
 @pytest.mark.parametrize("crash", [Crash(), KeyboardInterrupt(), OSError(errno.EIO, "I/O error")])
 @pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
-def test_a_crash_in_the_middle_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch, step, crash):
-    target = tmp_path / "plan.json"
-    target.write_text("old")
+def test_a_crash_in_the_middle_leaves_the_old_file_and_no_litter(old, tmp_path, monkeypatch, step, crash):
 
     def fail(*_):
         raise crash
 
     monkeypatch.setattr(*((os, step) if step == "fsync" else (Path, step)), fail)
     with pytest.raises(UsageError if isinstance(crash, OSError) else type(crash)):
-        write_text(str(target), "new")
+        write_text(str(old), "new")
     monkeypatch.undo()
-    assert target.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [target]
+    assert old.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [old]
 
 
-def test_being_killed_in_the_middle_leaves_the_old_file(tmp_path):
-    target = tmp_path / "plan.json"
-    target.write_text("old")
+def test_being_killed_in_the_middle_leaves_the_old_file(old):
     code = "import os, sys, signal; from remat_cli.files import write_text;" + (
         "os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL); write_text(sys.argv[1], 'new')"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(target)], check=False)
+    done = subprocess.run([sys.executable, "-c", code, str(old)], check=False)
     assert done.returncode == -9
-    assert target.read_text() == "old"
+    assert old.read_text() == "old"
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path):
-    target = tmp_path / "plan.json"
-    target.write_text("old")
+def test_a_full_disk_leaves_the_old_file_and_no_litter(old, tmp_path):
     code = """
         import resource, sys
         from remat_cli.errors import UsageError
@@ -90,11 +90,11 @@ def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path):
             print(error.message, error.hint, sep="|")
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), str(target)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", textwrap.dedent(code), str(old)], capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"{target}: cannot be written: File too large|choose another path\n"
-    assert target.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [target]
+    assert done.stdout == f"{old}: cannot be written: File too large|choose another path\n"
+    assert old.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [old]
 
 
 def test_readers_see_the_old_file_or_the_new_one(tmp_path):
@@ -247,34 +247,18 @@ def test_a_dash_is_standard_input(monkeypatch):
     assert read_text("-") == ("grüße", "<stdin>")
 
 
-def test_closed_standard_input_is_a_clean_error(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(InputError, match="<stdin>: standard input is closed"):
-        read_text("-")
-
-
-def test_a_missing_file_is_a_clean_error(tmp_path):
-    with pytest.raises(InputError, match="there is no such file") as caught:
-        read_text(str(tmp_path / "none"))
-    assert caught.value.source == str(tmp_path / "none")
-    assert [problem.hint for problem in caught.value.problems] == [""]
-
-
 def test_a_missing_file_is_told_what_to_give_instead(tmp_path):
     (tmp_path / "segnet.json").touch()
     for path, hint in (
         (tmp_path / "segnet.jsn", 'did you mean "segnet.json"?'),
         (tmp_path / "none" / "segnet.jsn", ""),
+        (tmp_path / "none", ""),
         ("zoo:vgg16{batch=8}", "write the graph to a file first: remat export 'zoo:vgg16{batch=8}' -o graph.json"),
     ):
         with pytest.raises(InputError, match="there is no such file") as caught:
             read_text(str(path))
+        assert caught.value.source == str(path)
         assert [problem.hint for problem in caught.value.problems] == [hint]
-
-
-def test_a_folder_is_a_clean_error(tmp_path):
-    with pytest.raises(InputError, match="cannot be read: Is a directory"):
-        read_text(str(tmp_path))
 
 
 def test_an_unreadable_file_is_a_clean_error(tmp_path, monkeypatch):
@@ -287,9 +271,14 @@ def test_an_unreadable_file_is_a_clean_error(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["/proc/self/mem", "a\0b"])
-def test_what_the_system_refuses_to_read_is_a_clean_error(path):
+def test_what_the_system_refuses_to_read_is_a_clean_error(path, monkeypatch):
     with pytest.raises(InputError, match="cannot be read"):
         read_text(path)
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        read_text(".")
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(InputError, match="<stdin>: standard input is closed"):
+        read_text("-")
 
 
 def test_bytes_that_are_no_text_are_pointed_at(tmp_path):

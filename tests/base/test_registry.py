@@ -69,16 +69,11 @@ def test_listing_names_imports_none_of_the_modules():
     assert done.stdout == "[]\n"
 
 
-def test_an_unknown_name_is_refused_with_the_closest_one():
-    with pytest.raises(UsageError, match='there is no thing "thign"') as caught:
-        table(thing="x:X", other="x:X").load("thign")
-    assert caught.value.hint == 'did you mean "thing"?'
-
-
-def test_an_unknown_name_like_no_other_lists_all():
-    with pytest.raises(UsageError) as caught:
-        table(thing="x:X", other="x:X").load("zzz")
-    assert caught.value.hint == "known: other, thing"
+@pytest.mark.parametrize(("name", "hint"), [("thign", 'did you mean "thing"?'), ("zzz", "known: other, thing")])
+def test_an_unknown_name_is_refused_with_the_closest_one_or_all(name, hint):
+    with pytest.raises(UsageError, match=f'there is no thing "{name}"') as caught:
+        table(thing="x:X", other="x:X").load(name)
+    assert caught.value.hint == hint
 
 
 def test_entry_points_of_other_packages_are_found(installed):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from remat_cli.errors import UsageError
 from remat_cli.units import (
+    MOST_BUDGETS,
     MOST_BYTES,
     MOST_SECONDS,
     format_bandwidth,
@@ -16,6 +17,7 @@ from remat_cli.units import (
     format_percent,
     parse_bandwidths,
     parse_budget,
+    parse_budgets,
     parse_duration,
     parse_percentage,
     parse_share,
@@ -23,24 +25,9 @@ from remat_cli.units import (
     require_unit,
 )
 
-_FACTORS = {
-    "": 1,
-    "B": 1,
-    "kB": 10**3,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "PB": 10**15,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-    "PiB": 2**50,
-    "EB": 10**18,
-    "EiB": 2**60,
-    "bytes": 1,
-}
+_FACTORS = {"": 1, "B": 1, "bytes": 1, "KB": 1000}
+_FACTORS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("kMGTPE", 1)}
+_FACTORS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGTPE", 1)}
 
 
 @pytest.mark.parametrize(
@@ -141,10 +128,17 @@ def test_percentages_need_their_sign_and_shares_may_have_one():
     assert caught.value.hint == "write 5% if percent are meant"
 
 
-@pytest.mark.parametrize("text", ["-1", "-16GB", "-0.5MiB", "-1e3"])
-def test_negative_sizes_are_refused(text):
-    with pytest.raises(UsageError, match="negative"):
-        parse_size(text)
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("-1 -16GB -0.5MiB -1e3", "negative"),
+        ("9223372036854775808 8192PiB 1e19 9.3e18B 1e999 1e999PB", "more than 9223372036854775807 bytes"),
+    ],
+)
+def test_negative_sizes_and_those_that_no_machine_can_hold_are_refused(texts, message):
+    for text in texts.split():
+        with pytest.raises(UsageError, match=message):
+            parse_size(text)
 
 
 def test_a_negative_percentage_is_quoted_as_it_was_written():
@@ -152,43 +146,10 @@ def test_a_negative_percentage_is_quoted_as_it_was_written():
         parse_budget("-5%")
 
 
-@pytest.mark.parametrize("text", ["9223372036854775808", "8192PiB", "1e19", "9.3e18B", "1e999", "1e999PB"])
-def test_sizes_no_machine_can_hold_are_refused(text):
-    with pytest.raises(UsageError, match="more than 9223372036854775807 bytes"):
-        parse_size(text)
+_NO_SIZES = "GB 16GBB 1.2.3 1__0 _1 1_ 1_.5 1._5 1e 1e1000 0x10 1,5GB nan inf infGB 1/2 ٣GB --1 1e5_0 ½GB"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        " ",
-        "GB",
-        "16GBB",
-        "1.2.3",
-        "1__0",
-        "_1",
-        "1_",
-        "1_.5",
-        "1._5",
-        "1e",
-        "1e1000",
-        "0x10",
-        "1,5GB",
-        "nan",
-        "inf",
-    ],
-)
-def test_what_is_no_number_is_refused_with_a_remedy(text):
-    with pytest.raises(UsageError) as caught:
-        parse_size(text)
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["infGB", "1/2", "٣GB", "1 6GB", "16 G B", "--1", "1e5_0", "9" * 65, "16GB\x00", "½GB"],
-)
+@pytest.mark.parametrize("text", ["", " ", "1 6GB", "16 G B", "16GB\x00", "9" * 65, *_NO_SIZES.split()])
 def test_what_is_no_size_is_refused_in_one_line_with_a_remedy(text):
     with pytest.raises(UsageError) as caught:
         parse_size(text)
@@ -432,3 +393,71 @@ def test_what_is_no_bandwidth_is_refused(text, message):
 
 def test_bandwidths_for_people():
     assert [format_bandwidth(rate) for rate in (25e9, 12.5e9, math.inf)] == ["25 GB/s", "12.5 GB/s", "unlimited"]
+
+
+# Several budgets in one word
+
+
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        ("4GB:7GB:1GB", ["4GB", "5GB", "6GB", "7GB"]),
+        ("4GB:7.9GB:1GB", ["4GB", "5GB", "6GB", "7GB"]),
+        ("40%:50%:5%", ["40%", "45%", "50%"]),
+        (" 40% : 50% : 5% ", ["40%", "45%", "50%"]),
+        ("33.3%:33.5%:0.1%", ["33.3%", "33.4%", "33.5%"]),
+        ("1GiB:2GiB:512MiB", ["1GiB", "1.5GiB", "2GiB"]),
+        ("1GiB:1.2GiB:100MB", ["1GiB", "1173.741824MB", "1273.741824MB"]),
+        ("1000:3000:1000", ["1000", "2000", "3000"]),
+        ("16GB", ["16GB"]),
+        ("10%:10%:1%", ["10%"]),
+        ("8GB, 50% ,1GB:2GB:1GB", ["8GB", "50%", "1GB", "2GB"]),
+    ],
+)
+def test_budgets_as_written(text, texts):
+    assert [budget.text for budget in parse_budgets(text)] == texts
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("4GB:16GB", "is not START:STOP:STEP"),
+        ("4GB:16GB:1GB:1GB", "is not START:STOP:STEP"),
+        ("4GB::1GB", "is not START:STOP:STEP"),
+        ("4GB:16GB:0", "has a step of zero"),
+        ("0%:1%:0%", "has a step of zero"),
+        ("4GB:16GB:-1GB", "is negative"),
+        ("16GB:4GB:1GB", "starts above its stop"),
+        ("40%:16GB:1GB", "mixes percentages and bytes"),
+        ("40%:80%:5", "mixes percentages and bytes"),
+        ("1:1000:1", f"makes more than {MOST_BUDGETS} budgets"),
+        (",".join("9" * 250), f"makes more than {MOST_BUDGETS} budgets"),
+        ("4G:16G:1G", "is ambiguous"),
+        ("", "has an empty entry"),
+        ("4GB,,8GB", "has an empty entry"),
+        ("none", "is not a size"),
+    ],
+)
+def test_what_is_no_list_of_budgets_is_refused_with_a_remedy(text, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        parse_budgets(text)
+    assert caught.value.hint
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 10**5),
+    st.integers(0, MOST_BUDGETS - 1),
+    st.sampled_from(["%", "B", "kB", "GiB", "MB"]),
+    st.sampled_from([0, 1, 3]),
+)
+def test_every_budget_of_a_range_means_what_it_says(start, step, steps, unit, decimals):
+    def written(number):
+        return f"{number / 10**decimals:.{decimals}f}{unit}"
+
+    budgets = parse_budgets(f"{written(start)}:{written(start + steps * step)}:{written(step)}")
+    assert len(budgets) == steps + 1
+    for k, budget in enumerate(budgets):
+        top = 10**6 * 10**decimals
+        assert budget.bytes_for(top) == parse_budget(budget.text).bytes_for(top)
+        assert budget.bytes_for(top) == parse_budget(written(start + k * step)).bytes_for(top)

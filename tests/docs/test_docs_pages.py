@@ -7,9 +7,11 @@ import pytest
 import yaml
 from docs_pages import DOCS, PAGES, ROOT
 
+from remat_cli.cli.main import _COMMANDS
 from remat_cli.errors import ExitCode
 from remat_cli.version import __version__
 
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
 SOURCES = [
     path.relative_to(ROOT).as_posix()
@@ -63,7 +65,7 @@ def test_every_page_can_be_reached():
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     linked = {(DOCS / link.partition("#")[0]).resolve() for link in _LINK.findall(index)}
     assert set(PAGES) - {DOCS / "README.md"} <= linked
-    assert "](docs/README.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "](docs/README.md)" in README
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
@@ -88,6 +90,13 @@ def test_figures_are_shown():
 def test_every_exit_code_has_its_row(code):
     page = (DOCS / "exit-codes.md").read_text(encoding="utf-8")
     assert re.search(rf"^\| {int(code)} \|", page, re.MULTILINE)
+    assert re.search(rf"^\W*{int(code)}\b", README, re.MULTILINE)  # as a row of a table or the head of a list item
+
+
+def test_the_readme_shows_every_command_and_two_for_those_who_look_around():
+    assert [name for name in _COMMANDS if not re.search(rf"\bremat {name}\b", README)] == []
+    assert "make demo" in README
+    assert "make test" in README
 
 
 def test_the_changelog_begins_with_the_version_at_hand():

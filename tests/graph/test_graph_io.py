@@ -69,6 +69,11 @@ def node(node_id: str, *inputs: str, rest: str = '"cost": 1, "memory": 4') -> st
     return f'{{"id": {json.dumps(node_id)}, "inputs": {json.dumps(inputs)}, {rest}}}'
 
 
+def one(rest: str) -> str:
+    """A document with one node."""
+    return graph(node("a", rest=rest))
+
+
 def refusal(text: str) -> list[str]:
     with pytest.raises(InputError) as caught:
         read(text)
@@ -118,168 +123,153 @@ ID = (
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", 'g:1:1: no field schema (add "schema": "remat-graph/1")'),
-        ("a: 1", "g:1:1: no field schema (add schema: remat-graph/1)"),
+        ("{}", '1:1: no field schema (add "schema": "remat-graph/1")'),
+        ("a: 1", "1:1: no field schema (add schema: remat-graph/1)"),
         (
             '{"schema": "remat-graph/2"}',
-            'g:1:2: /schema: "remat-graph/2" was made by a newer remat (this one reads remat-graph/1: upgrade)',
+            '1:2: /schema: "remat-graph/2" was made by a newer remat (this one reads remat-graph/1: upgrade)',
         ),
         (
             '{"schema": "remat-graph/0"}',
-            'g:1:2: /schema: is "remat-graph/0", a version that does not exist (expected "remat-graph/1")',
+            '1:2: /schema: is "remat-graph/0", a version that does not exist (expected "remat-graph/1")',
         ),
-        ('{"schema": "remat-plan/1"}', "g:1:2: /schema: this is a plan, expected a graph (give a graph)"),
-        ('{"schema": 3}', 'g:1:2: /schema: is 3, which is not a schema of remat (expected "remat-graph/1")'),
+        ('{"schema": "remat-plan/1"}', "1:2: /schema: this is a plan, expected a graph (give a graph)"),
+        ('{"schema": 3}', '1:2: /schema: is 3, which is not a schema of remat (expected "remat-graph/1")'),
         (
             '{"schema": "remat-graph/1"}',
-            "g:1:1: no field nodes (add it: the operations, at least one, in execution order)",
+            "1:1: no field nodes (add it: the operations, at least one, in execution order)",
         ),
         (
             graph(),
-            "g:2:1: /nodes: is an empty list, expected at least one item "
+            "2:1: /nodes: is an empty list, expected at least one item "
             "(the operations, at least one, in execution order)",
         ),
         (
             graph("7"),
-            "g:3:1: /nodes/0: is the number 7, expected an object "
+            "3:1: /nodes/0: is the number 7, expected an object "
             "(one operation: an object such as {id: conv1, inputs: [x], cost: 1.2e9, memory: 64MiB})",
         ),
+        (one('"cost": 1'), "3:1: /nodes/0: has neither memory nor outputs (give exactly one of them)"),
         (
-            graph(node("a", rest='"cost": 1')),
-            "g:3:1: /nodes/0: has neither memory nor outputs (give exactly one of them)",
+            one('"cost": 1, "memory": 1, "outputs": [1]'),
+            "3:1: /nodes/0: has both memory and outputs (give exactly one of them)",
+        ),
+        (one('"memory": 1'), f"3:1: /nodes/0: no field cost (add it: {COST})"),
+        (one('"cost": -1, "memory": 1'), f"3:27: /nodes/0/cost: is -1, expected at least 0 ({COST})"),
+        (one('"cost": "1", "memory": 1'), f'3:27: /nodes/0/cost: is the string "1", expected a number ({COST})'),
+        (one('"cost": true, "memory": 1'), f"3:27: /nodes/0/cost: is true, expected a number ({COST})"),
+        (
+            one(f'"cost": {"9" * 400}, "memory": 1'),
+            f"3:27: /nodes/0/cost: is an integer of 1329 bits, expected at most 1e+300 ({COST})",
         ),
         (
-            graph(node("a", rest='"cost": 1, "memory": 1, "outputs": [1]')),
-            "g:3:1: /nodes/0: has both memory and outputs (give exactly one of them)",
+            one('"cost": 1, "memory": 3.5'),
+            f"3:38: /nodes/0/memory: is the number 3.5, expected an integer or a string ({SIZE})",
         ),
-        (graph(node("a", rest='"memory": 1')), f"g:3:1: /nodes/0: no field cost (add it: {COST})"),
+        (one('"cost": 1, "memory": -3'), f"3:38: /nodes/0/memory: is -3, expected at least 0 ({SIZE})"),
         (
-            graph(node("a", rest='"cost": -1, "memory": 1')),
-            f"g:3:27: /nodes/0/cost: is -1, expected at least 0 ({COST})",
-        ),
-        (
-            graph(node("a", rest='"cost": "1", "memory": 1')),
-            f'g:3:27: /nodes/0/cost: is the string "1", expected a number ({COST})',
+            one('"cost": 1, "outputs": [1, null]'),
+            f"3:53: /nodes/0/outputs/1: is null, expected an integer or a string ({SIZE})",
         ),
         (
-            graph(node("a", rest='"cost": true, "memory": 1')),
-            f"g:3:27: /nodes/0/cost: is true, expected a number ({COST})",
+            one('"cost": 1, "memory": "16G"'),
+            '3:38: /nodes/0/memory: "16G" is ambiguous (write 16GB (powers of 1000) or 16GiB (of 1024))',
         ),
         (
-            graph(node("a", rest=f'"cost": {"9" * 400}, "memory": 1')),
-            f"g:3:27: /nodes/0/cost: is an integer of 1329 bits, expected at most 1e+300 ({COST})",
-        ),
-        (
-            graph(node("a", rest='"cost": 1, "memory": 3.5')),
-            f"g:3:38: /nodes/0/memory: is the number 3.5, expected an integer or a string ({SIZE})",
-        ),
-        (
-            graph(node("a", rest='"cost": 1, "memory": -3')),
-            f"g:3:38: /nodes/0/memory: is -3, expected at least 0 ({SIZE})",
-        ),
-        (
-            graph(node("a", rest='"cost": 1, "outputs": [1, null]')),
-            f"g:3:53: /nodes/0/outputs/1: is null, expected an integer or a string ({SIZE})",
-        ),
-        (
-            graph(node("a", rest='"cost": 1, "memory": "16G"')),
-            'g:3:38: /nodes/0/memory: "16G" is ambiguous (write 16GB (powers of 1000) or 16GiB (of 1024))',
-        ),
-        (
-            graph(node("a", rest='"cost": 1, "memory": "-1MB"')),
-            'g:3:38: /nodes/0/memory: "-1MB" is negative (write a size like 16GB (10^9) or 16GiB (2^30))',
+            one('"cost": 1, "memory": "-1MB"'),
+            '3:38: /nodes/0/memory: "-1MB" is negative (write a size like 16GB (10^9) or 16GiB (2^30))',
         ),
         (
             graph(node("a"), rest=',\n"fixed_memory": "much"'),
-            'g:5:1: /fixed_memory: "much" is not a size (write it like 16GB (10^9) or 16GiB (2^30))',
+            '5:1: /fixed_memory: "much" is not a size (write it like 16GB (10^9) or 16GiB (2^30))',
         ),
         (
-            graph(node("a", rest='"cost": 1, "memory": 9223372036854775808')),
-            "g:3:38: /nodes/0/memory: is 9223372036854775808, expected at most 9223372036854775807 " + f"({SIZE})",
+            one('"cost": 1, "memory": 9223372036854775808'),
+            f"3:38: /nodes/0/memory: is 9223372036854775808, expected at most 9223372036854775807 ({SIZE})",
         ),
         (
-            graph(node("a", rest='"cost": 1, "memory": "1e16kB"')),
-            'g:3:38: /nodes/0/memory: "1e16kB" is more than 9223372036854775807 bytes (is the unit right?)',
+            one('"cost": 1, "memory": "1e16kB"'),
+            '3:38: /nodes/0/memory: "1e16kB" is more than 9223372036854775807 bytes (is the unit right?)',
         ),
         (
             graph(*(node(name, rest='"cost": 1, "memory": 9223372036854775807') for name in "ab")),
-            "g:2:1: /nodes: all sizes together are more than 2^63 - 1 bytes (use smaller sizes)",
+            "2:1: /nodes: all sizes together are more than 2^63 - 1 bytes (use smaller sizes)",
         ),
         (
             graph(*(node(name, rest='"cost": 9e299, "memory": 1') for name in "ab")),
-            "g:2:1: /nodes: all costs together are more than 1e+300 (use a larger cost_unit)",
+            "2:1: /nodes: all costs together are more than 1e+300 (use a larger cost_unit)",
         ),
-        (graph(node("a:1")), f'g:3:2: /nodes/0/id: is "a:1", which is not allowed ({ID})'),
-        (graph(node("")), f'g:3:2: /nodes/0/id: is "", expected some text ({ID})'),
-        (graph(node("a\nb")), f'g:3:2: /nodes/0/id: is "a\\nb", which is not allowed ({ID})'),
-        (graph(node("a\n")), f'g:3:2: /nodes/0/id: is "a\\n", which is not allowed ({ID})'),
+        (graph(node("a:1")), f'3:2: /nodes/0/id: is "a:1", which is not allowed ({ID})'),
+        (graph(node("")), f'3:2: /nodes/0/id: is "", expected some text ({ID})'),
+        (graph(node("a\nb")), f'3:2: /nodes/0/id: is "a\\nb", which is not allowed ({ID})'),
+        (graph(node("a\n")), f'3:2: /nodes/0/id: is "a\\n", which is not allowed ({ID})'),
         (
             graph(node("a"), node("b"), node("a")),
-            'g:5:2: /nodes/2/id: the id "a" is already used by /nodes/0/id (line 3) (give every node an id of its own)',
+            '5:2: /nodes/2/id: the id "a" is already used by /nodes/0/id (line 3) (give every node an id of its own)',
         ),
         (
             graph(node("a", "a")),
-            'g:3:24: /nodes/0/inputs/0: reads "a" in a cycle: a -> a (a graph has no cycles: cut one edge)',
+            '3:24: /nodes/0/inputs/0: reads "a" in a cycle: a -> a (a graph has no cycles: cut one edge)',
         ),
         (
             graph(node("a"), node("b", "a", "c"), node("c", "a")),
-            'g:4:29: /nodes/1/inputs/1: reads "c", which comes later in the document '
+            '4:29: /nodes/1/inputs/1: reads "c", which comes later in the document '
             '(nodes must be in execution order: put "c" before "b")',
         ),
         (
             graph(node("a"), node("b", "a", "d"), node("c", "b"), node("d", "c")),
-            'g:4:29: /nodes/1/inputs/1: reads "d" in a cycle: b -> c -> d -> b (a graph has no cycles: cut one edge)',
+            '4:29: /nodes/1/inputs/1: reads "d" in a cycle: b -> c -> d -> b (a graph has no cycles: cut one edge)',
         ),
         (
             graph(node("conv1"), node("b", "cnov1")),
-            'g:4:24: /nodes/1/inputs/0: there is no node "cnov1" (did you mean "conv1"?)',
+            '4:24: /nodes/1/inputs/0: there is no node "cnov1" (did you mean "conv1"?)',
         ),
         (
             graph(node("conv1"), node("b", "x:0")),
-            'g:4:24: /nodes/1/inputs/0: there is no node "x" (write the id of a node, or id:k for its output k)',
+            '4:24: /nodes/1/inputs/0: there is no node "x" (write the id of a node, or id:k for its output k)',
         ),
         (
             graph(node("a"), node("b", "a:1")),
-            'g:4:24: /nodes/1/inputs/0: "a:1" does not exist: "a" has 1 output (write "a:0")',
+            '4:24: /nodes/1/inputs/0: "a:1" does not exist: "a" has 1 output (write "a:0")',
         ),
         (
             graph(node("a", rest='"cost": 1, "outputs": [1, 2]'), node("b", "a:00")),
-            'g:4:24: /nodes/1/inputs/0: "a:00" does not exist: "a" has 2 outputs (write "a:0" to "a:1")',
+            '4:24: /nodes/1/inputs/0: "a:00" does not exist: "a" has 2 outputs (write "a:0" to "a:1")',
         ),
         (
             graph(node("a", rest='"cost": 1, "outputs": []'), node("b", "a")),
-            'g:4:24: /nodes/1/inputs/0: "a" does not exist: "a" has no outputs (give it outputs, or leave this out)',
+            '4:24: /nodes/1/inputs/0: "a" does not exist: "a" has no outputs (give it outputs, or leave this out)',
         ),
         (
             graph(node("a"), rest=',\n"outputs": ["a", "q"]'),
-            'g:5:18: /outputs/1: there is no node "q" (write the id of a node, or id:k for its output k)',
+            '5:18: /outputs/1: there is no node "q" (write the id of a node, or id:k for its output k)',
         ),
         (
-            graph(node("a", rest='"cost": 1, "memory": 1, "phase": "forwrd"')),
-            'g:3:51: /nodes/0/phase: is "forwrd", expected forward, loss, backward or update (did you mean "forward"?)',
+            one('"cost": 1, "memory": 1, "phase": "forwrd"'),
+            '3:51: /nodes/0/phase: is "forwrd", expected forward, loss, backward or update (did you mean "forward"?)',
         ),
         (
-            graph(node("a", rest='"cost": 1, "memory": 1, "recompute": "no"')),
-            'g:3:51: /nodes/0/recompute: is the string "no", expected true or false '
+            one('"cost": 1, "memory": 1, "recompute": "no"'),
+            '3:51: /nodes/0/recompute: is the string "no", expected true or false '
             "(use false for a node that may be computed only once; default: true)",
         ),
         (
-            graph(node("a", rest='"cost": 1, "memory": 1, "wrkspace": 2')),
-            'g:3:51: /nodes/0/wrkspace: unknown field "wrkspace" (did you mean "workspace"?)',
+            one('"cost": 1, "memory": 1, "wrkspace": 2'),
+            '3:51: /nodes/0/wrkspace: unknown field "wrkspace" (did you mean "workspace"?)',
         ),
         (
             graph(node("a"), rest=',\n"x": 1'),
-            'g:5:1: /x: unknown field "x" (known: schema, name, cost_unit, fixed_memory, nodes, outputs, metadata)',
+            '5:1: /x: unknown field "x" (known: schema, name, cost_unit, fixed_memory, nodes, outputs, metadata)',
         ),
         (
             graph(node("a")).replace("[]", '"x"'),
-            'g:3:13: /nodes/0/inputs: is the string "x", expected a list '
+            '3:13: /nodes/0/inputs: is the string "x", expected a list '
             '(a list of the values it reads, such as [conv1, "bn1:0"]; [] for none)',
         ),
     ],
 )
 def test_refusals(text, message):
-    assert refusal(text) == [message]
+    assert refusal(text) == [f"g:{message}"]
 
 
 def test_all_problems_are_shown_in_the_order_of_the_document():

@@ -5,14 +5,16 @@ from typing import ClassVar
 
 import pytest
 
-from remat_cli.control import Ending, Outcome
-from remat_cli.errors import SolverFailed
+from remat_cli.control import Control, Ending, Outcome
+from remat_cli.errors import LimitReached, SolverFailed
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.model import Scope
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solution_pool import SHORTEST_S, PooledRuns, SolutionPool
+from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Bound, Context, Found, Known, NotFound, Schedule, Strategy, Task
+from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.zoo.registry import build_graph
 
 GRAPH = build_graph("unit-chain{n=9}")
@@ -97,3 +99,51 @@ def test_nothing_is_started_without_time_for_it_or_after_ctrl_c() -> None:
     assert not runs.over()
     runs.control.cancelled.set()
     assert runs.over()
+
+
+# What is left of a strategy that does not come to an end
+
+
+CHAIN = build_graph("unit-chain{n=17}")
+
+
+@dataclass(frozen=True)
+class Stopped(Strategy):
+    """Finds a schedule, then bounds, and then runs out of time."""
+
+    name: ClassVar[str] = "stopped"
+    summary: ClassVar[str] = ""
+    reference: ClassVar[str] = ""
+
+    def solve(self, task: Task, context: Context) -> Found | NotFound:
+        best = Incumbent.of(task, context)
+        best.raise_bound(Bound(CHAIN.total_cost + 1, Scope.FRONTIER))
+        best.offer([*range(9), *range(3, 17)])
+        best.raise_bound(Bound(CHAIN.total_cost + 2, Scope.FRONTIER))
+        best.raise_bound(Bound(CHAIN.total_cost + 1, Scope.DOCUMENT_ORDER))
+        raise LimitReached("no time")
+
+
+def test_bounds_that_came_after_the_last_schedule_are_not_lost() -> None:
+    task = Task(CHAIN, no_remat_peak(CHAIN) * 2)
+    job = Job.of(CHAIN, SolveOptions(strategy="keep-all"), None)
+    answer, ending = job.attempt(task, strategy=Stopped())
+    assert isinstance(answer, Found)
+    assert str(ending) == "time limit"
+    assert {Bound(CHAIN.total_cost + 2, Scope.FRONTIER), Bound(CHAIN.total_cost + 1, Scope.DOCUMENT_ORDER)} <= {
+        *answer.bounds
+    }
+
+
+def test_a_bound_is_handed_over_with_a_schedule_or_not_at_all() -> None:
+    heard: list[Found] = []
+    context = Context(Control(), Highs(), publish=heard.append)
+    best = Incumbent.of(Task(CHAIN, 1), context)
+    best.raise_bound(Bound(CHAIN.total_cost + 1, Scope.DOCUMENT_ORDER))
+    assert not heard
+    best = Incumbent.of(Task(CHAIN, no_remat_peak(CHAIN)), context)
+    heard.clear()
+    bound = Bound(CHAIN.total_cost, Scope.DOCUMENT_ORDER)
+    best.raise_bound(bound)
+    best.raise_bound(bound)
+    assert [bound in found.bounds for found in heard] == [True]

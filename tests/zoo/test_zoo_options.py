@@ -86,18 +86,13 @@ def test_bad_options_are_usage_errors(spec, message, hint):
     assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["vgg16", "mobilenet-v1", "mobilenet-v2", "resnet50", "densenet121"])
+SMALLEST = dict.fromkeys(["vgg16", "mobilenet-v1", "mobilenet-v2", "resnet50", "densenet121"], "32")
+SMALLEST |= {"unet": "32x64", "fcn8": "32x64", "segnet": "32x64", "inception-v3": "75"}
+
+
+@pytest.mark.parametrize("name", SMALLEST)
 def test_the_smallest_resolution_works(name):
-    assert build_graph(f"{name}{{batch=1,resolution=32}}").nodes
-
-
-@pytest.mark.parametrize("name", ["unet", "fcn8", "segnet"])
-def test_the_smallest_segmentation_works(name):
-    assert build_graph(f"{name}{{batch=1,resolution=32x64}}").nodes
-
-
-def test_inception_works_from_its_smallest_resolution_on():
-    assert build_graph("inception-v3{batch=1,resolution=75}").nodes
+    assert build_graph(f"{name}{{batch=1,resolution={SMALLEST[name]}}}").nodes
 
 
 def test_the_forward_pass_alone():

@@ -31,13 +31,18 @@ PUBLISHED = {
     "densenet169": (14_149_480, 3.36),  # [tv]
     "densenet201": (20_013_928, 4.291),  # [tv]
     "inception-v3": (27_161_264 - 3_326_696, 5.713),  # [tv], without the auxiliary classifier
+    "inception-v3{auxiliary=true}": (27_161_264, None),  # [tv]
     "bert": (109_514_298, None),  # [hf]
     "gpt2": (124_439_808, None),  # [hf]
+    "gpt2{depth=24,width=1024,heads=16}": (354_823_168, None),  # [hf] GPT2LMHeadModel("gpt2-medium")
     "llama": (8_030_261_248, None),  # [ll]
+    "llama{depth=80,heads=64,width=8192,hidden=28672}": (70_553_706_496, None),  # [ll]
 }
-# Millions of parameters where sources give only rounded numbers.
-ROUNDED = {"fcn8": 134, "segnet": 29.46, "resnet200": 64.67, "densenet-deep": 15.3}
+# Millions of parameters where sources give only rounded numbers, and how far ours may be from them.
 # [fcn], [enet], [timm]; Huang et al. 2017, table 2
+ROUNDED = {"fcn8": (134, 0.005), "segnet": (29.46, 0.005), "resnet200": (64.67, 0.005), "densenet-deep": (15.3, 0.005)}
+# He et al., ECCV 2016, table 4. Implementations differ in the first shortcut and in scales of norms: 1.3 % here.
+ROUNDED |= {"resnet-deep{depth=164}": (1.7, 0.02), "resnet-deep{depth=1001}": (10.2, 0.02)}
 
 
 def network_of(spec: str) -> Network:
@@ -47,15 +52,16 @@ def network_of(spec: str) -> Network:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_and_macs_are_the_published_ones(name):
     parameters, gmac = PUBLISHED[name]
-    network = network_of(f"{name}{{batch=1}}")
+    network = network_of(name if "{" in name else f"{name}{{batch=1}}")
     assert network.parameters == parameters
     if gmac is not None:
         assert network.macs / 1e9 == pytest.approx(gmac, rel=0.003)
 
 
-@pytest.mark.parametrize(("name", "millions"), ROUNDED.items())
-def test_parameters_agree_with_rounded_published_numbers(name, millions):
-    assert network_of(name).parameters / 1e6 == pytest.approx(millions, rel=0.005)
+@pytest.mark.parametrize("name", ROUNDED)
+def test_parameters_agree_with_rounded_published_numbers(name):
+    millions, within = ROUNDED[name]
+    assert network_of(name).parameters / 1e6 == pytest.approx(millions, rel=within)
 
 
 def test_unet_has_the_parameters_of_its_common_implementations():
@@ -64,17 +70,10 @@ def test_unet_has_the_parameters_of_its_common_implementations():
     assert network_of("unet").parameters == 31_030_593 + 2 * 9 * 64 + 20 * 65
 
 
-def test_the_deepest_resnets_are_the_published_ones():
-    # He et al. 2016 (identity mappings), table 4: 1.7 million parameters at 164 layers, 10.2 million at 1001 layers.
-    assert network_of("resnet-deep{depth=164}").parameters / 1e6 == pytest.approx(1.7, abs=0.05)
-    assert network_of("resnet-deep").parameters / 1e6 == pytest.approx(10.2, abs=0.2)
+def test_a_deep_wide_resnet_takes_the_published_memory():
     # Beaumont et al. 2019, section 5.4: 225 GiB for 8 images of 224x224; four times as wide, it takes that.
     graph = build_graph("resnet-deep{wide=4,resolution=224,batch=8,backward=operator}")
     assert no_remat_peak(graph) / 2**30 == pytest.approx(225, abs=1)
-
-
-def test_the_auxiliary_classifier_of_inception_is_in_the_published_total():
-    assert network_of("inception-v3{auxiliary=true}").parameters == 27_161_264  # [tv]
 
 
 def test_width_and_classes_change_the_published_way():
@@ -91,11 +90,6 @@ def test_transformer_macs_follow_the_closed_form():
     network = network_of(f"gpt2{{batch=2,depth={depth},width={width},heads=4,sequence={length},vocab={vocab}}}")
     per_token = depth * (12 * width**2 + 2 * length * width) + vocab * width
     assert network.macs == 2 * length * per_token
-
-
-def test_gpt2_medium_has_the_published_parameters():
-    # [hf] GPT2LMHeadModel("gpt2-medium")
-    assert network_of("gpt2{depth=24,width=1024,heads=16}").parameters == 354_823_168
 
 
 def test_costs_and_inputs_grow_with_the_batch_and_parameters_do_not():
@@ -215,16 +209,6 @@ def test_metadata_says_what_the_network_is():
     assert math.isclose(network.macs / 2e9, 15.47, rel_tol=1e-3)
 
 
-def test_the_largest_llama_of_its_generation_has_the_published_parameters():
-    assert network_of("llama{depth=80,heads=64,width=8192,hidden=28672}").parameters == 70_553_706_496  # [ll]
-
-
 def test_chunks_of_attention_change_no_product():
     options = "depth=2,heads=4,kv_heads=2,width=64,hidden=96,sequence=64,vocab=100"
     assert network_of(f"llama{{{options}}}").macs == network_of(f"llama{{{options},chunks=8}}").macs
-
-
-@pytest.mark.parametrize(("depth", "millions"), [(164, 1.7), (1001, 10.2)])
-def test_deep_residual_networks_have_about_the_published_parameters(depth, millions):
-    # He et al., ECCV 2016, table 4. Implementations differ in the first shortcut and in scales of norms: 1.3 % here.
-    assert network_of(f"resnet-deep{{depth={depth}}}").parameters / 1e6 == pytest.approx(millions, rel=0.02)
