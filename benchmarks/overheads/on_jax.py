@@ -14,10 +14,9 @@ import jax.numpy as jnp
 from benchmarks.jax.models import resnet50, unet, zoo
 from benchmarks.overheads.steps import Subject
 from remat_cli.frontends.jax.capture.export import export_built
-from remat_cli.frontends.jax.execute.functions import Loaded, load, wide_numbers
-from remat_cli.frontends.jax.execute.program import program
+from remat_cli.frontends.jax.document import read_step
+from remat_cli.frontends.jax.execute import Loaded, load, program, wide_numbers
 from remat_cli.frontends.jax.measure import place_arrays
-from remat_cli.frontends.jax.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Statement
 

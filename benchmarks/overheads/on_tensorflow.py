@@ -11,11 +11,10 @@ import tensorflow as tf
 
 from benchmarks.overheads.steps import Subject
 from benchmarks.tensorflow.plans import vgg16
-from remat_cli.frontends.tensorflow.document import Step
+from remat_cli.frontends.tensorflow.document import Step, read_step
 from remat_cli.frontends.tensorflow.execute.program import program
 from remat_cli.frontends.tensorflow.framework import TensorFlow
-from remat_cli.frontends.tensorflow.measure.plans import Given
-from remat_cli.frontends.tensorflow.reading import read_step
+from remat_cli.frontends.tensorflow.measure import Given
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Statement
 

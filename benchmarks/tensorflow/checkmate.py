@@ -27,13 +27,12 @@ import tensorflow as tf
 from benchmarks.machine import machine, versions
 from benchmarks.paper.keras_graphs import FOLDER, FORM
 from remat_cli.api import profile, save_graph
-from remat_cli.frontends.tensorflow.capture.aliases import find_aliases
 from remat_cli.frontends.tensorflow.capture.capture import as_model, capture
 from remat_cli.frontends.tensorflow.capture.costs import cost_model
 from remat_cli.frontends.tensorflow.capture.export import export_model
-from remat_cli.frontends.tensorflow.capture.graph_reader import read_graph
+from remat_cli.frontends.tensorflow.capture.graph_reader import find_aliases, read_graph
 from remat_cli.frontends.tensorflow.capture.lower import lower
-from remat_cli.frontends.tensorflow.reading import read_groups
+from remat_cli.frontends.tensorflow.document import read_groups
 from remat_cli.graph.batched import Batched
 from remat_cli.graph.io import graph_to_document, load_graph
 from remat_cli.graph.model import Graph

@@ -73,10 +73,10 @@ def run(session: Session) -> list[Row]:
 def _row(name: str, spec: str, rounds: int) -> Row:
     """The numbers of one model."""
     from remat_cli.api import profile, run_plan
+    from remat_cli.frontends.tensorflow.document import read_step
     from remat_cli.frontends.tensorflow.execute.program import program
     from remat_cli.frontends.tensorflow.framework import TensorFlow
-    from remat_cli.frontends.tensorflow.measure.plans import Given
-    from remat_cli.frontends.tensorflow.reading import read_step
+    from remat_cli.frontends.tensorflow.measure import Given
     from remat_cli.plan.derive import derive
 
     graph = profile(vgg16() if spec == _VGG16 else TensorFlow().export_architecture(spec), repeats=3, warmup=1)

@@ -17,7 +17,6 @@ from remat_cli.frontends.captured.running import MeasuredPlan, PlanBench, compar
 from remat_cli.frontends.captured.serialiser import Reader, Stored, stored
 from remat_cli.frontends.frameworks import Framework
 from remat_cli.frontends.messages import Tell
-from remat_cli.frontends.source import load_function
 from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.model import Compute, Deallocate, Statement
 from remat_cli.registry import Registry
@@ -59,26 +58,24 @@ class Toy(Framework[Step]):
     default_cost = "flops"
     architectures: ClassVar[Registry[Any]] = Registry("toy architecture", {}, "toy.architectures")
 
-    def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> list[Graph]:
+    def require_present(self, device: str) -> None:
+        """NumPy comes with remat."""
+
+    def capture(
+        self, build: Callable[[], Any], name: str, source: str, *, device: str, cost: str, tell: Tell, **options: str
+    ) -> list[Graph]:
         """One node with one matrix for each operation."""
         if cost != "flops":
             raise UsageError(f'"{cost}" is not a cost model of Toy', hint="leave the cost out")
-        side, operations = load_function(source, self.name)()
+        side, operations = build()
         nodes = []
         for number, (function, *reads) in enumerate(operations):
             flops = 2 * side**3 if function == "matmul" else side**2
             payload = Operation(function, tuple(reads)).document()
             inputs = tuple(sorted(set(reads)))
             nodes.append(Node(f"{function}.{number}", flops, inputs, (8 * side**2,), op=function, payload=payload))
-        metadata = self.frontend.metadata(f"toy:{source}", self.version(), device, {"model": "flops"}) | {"side": side}
-        return [Graph("toy", tuple(nodes), (len(nodes) - 1,), "flops", metadata=metadata)]
-
-    def require_present(self, device: str) -> None:
-        """NumPy comes with remat."""
-
-    def version(self) -> str:
-        """Graphs are for one minor version of NumPy."""
-        return np.__version__
+        metadata = self.frontend.metadata(source, device, {"model": "flops"}) | {"side": side}
+        return [Graph(name, tuple(nodes), (len(nodes) - 1,), "flops", metadata=metadata)]
 
     def read(self, graph: Graph) -> Step:
         """Documents may be damaged: whatever ``export`` does not write is refused, with its place."""

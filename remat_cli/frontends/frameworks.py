@@ -1,4 +1,4 @@
-"""The frameworks whose training steps remat exports, profiles and runs: one class each, loaded when it is asked for.
+"""The frameworks whose training steps remat exports, profiles and runs, and the models of the zoo that they capture.
 
 :class:`Framework` is a template. A framework says what is its own (is it here, how are its documents read, how does one
 operation run, how does one step run); what is done with that, and in which order it is checked, is written here once.
@@ -9,19 +9,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from remat_cli.errors import UsageError, Worded
-from remat_cli.frontends.captured.architectures import build_captured
+from remat_cli.errors import CaptureFailed, UsageError, Worded
 from remat_cli.frontends.captured.origin import Frontend
 from remat_cli.frontends.captured.profiling import OperationBench, measure_operations, require_counts
-from remat_cli.frontends.captured.running import Environment, PlanBench, compare_runs, replay_of_runnable
+from remat_cli.frontends.captured.running import PlanBench, compare_runs, replay_of_runnable
 from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.ran import Ran
+from remat_cli.frontends.source import load_function
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
 from remat_cli.registry import Registry
+from remat_cli.spec import build, format_spec, split_spec
+from remat_cli.zoo.base import LARGEST_COUNT, Architecture, option
 
 
 class CapturedStep(Protocol):
@@ -58,23 +61,6 @@ class Framework(ABC, Generic[Step]):
     # What a framework brings.
 
     @abstractmethod
-    def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:
-        """The graphs of the step that a user's function builds: one, or one for each part that can be captured.
-
-        Args:
-            source: ``FILE.py:NAME`` of the function.
-            device: The device that the step is for.
-            cost: The cost model: ``flops``, ``roofline:NAME``, or ``device`` where the framework has it.
-            tell: Told what takes time or memory.
-            options: Some of :attr:`options`, as :meth:`require_options` accepts them.
-
-        Raises:
-            UsageError: If there is no such function, device or cost model.
-            FrameworkUnavailable: If the framework or the device is missing.
-            CaptureFailed: If the step cannot be captured.
-        """
-
-    @abstractmethod
     def require_present(self, device: str) -> None:
         """Check that the framework and a device to run on are here.
 
@@ -82,9 +68,34 @@ class Framework(ABC, Generic[Step]):
             FrameworkUnavailable: If one is missing.
         """
 
+    def require_exportable(self, device: str, cost: str) -> None:
+        """Check what can be checked before a step is built: that what its export needs is here.
+
+        Raises:
+            UsageError: If there is no such cost model.
+            FrameworkUnavailable: If something is missing.
+        """
+        self.require_present(device)
+
     @abstractmethod
-    def version(self) -> str:
-        """Version of the framework, which is here."""
+    def capture(
+        self, build: Callable[[], Any], name: str, source: str, *, device: str, cost: str, tell: Tell, **options: str
+    ) -> Sequence[Graph]:
+        """The graphs of the step that ``build()`` returns: one, or one for each part that can be captured.
+
+        Args:
+            build: The user's function, or that of a model of the zoo.
+            name: The name of the graph.
+            source: Its origin, for the metadata.
+            device: The device that the step is for.
+            cost: The cost model: ``flops``, ``roofline:NAME``, or ``device`` where the framework has it.
+            tell: Told what takes time or memory.
+            options: Some of :attr:`options`, as :meth:`require_options` accepts them.
+
+        Raises:
+            UsageError: If there is no such cost model.
+            CaptureFailed: If the step cannot be captured.
+        """
 
     @abstractmethod
     def read(self, graph: Graph) -> Step:
@@ -133,13 +144,38 @@ class Framework(ABC, Generic[Step]):
         """Its name as people write it."""
         return self.frontend.title
 
+    def export(
+        self, source: str, *, device: str, cost: str, tell: Tell = tell_stderr, **options: str
+    ) -> Sequence[Graph]:
+        """The graphs of the step that a user's function builds; see :meth:`capture`.
+
+        Args:
+            source: ``FILE.py:NAME`` of the function.
+            device: The device that the step is for.
+            cost: The cost model.
+            tell: Told what takes time or memory.
+            options: Options of this framework.
+
+        Raises:
+            UsageError: If there is no such function, device, cost model or option.
+            FrameworkUnavailable: If the framework or the device is missing.
+            CaptureFailed: If the step cannot be captured.
+        """
+        self.require_device(device)
+        self.require_options(options)
+        self.require_exportable(device, cost)
+        function, name = load_function(source, self.name), source.rpartition(":")[2]
+        return self.capture(function, name, f"{self.name}:{source}", device=device, cost=cost, tell=tell, **options)
+
     def export_architecture(self, spec: str, *, tell: Tell = tell_stderr) -> Graph:
         """The graph of a model of the zoo, such as ``torch/resnet50{batch=32}``.
 
         Raises:
             UsageError, FrameworkUnavailable, CaptureFailed: As for :meth:`export`, and for options out of range.
         """
-        return build_captured(self.architectures, spec, tell)
+        name, options = split_spec(spec)
+        architecture: CapturedArchitecture = build(self.architectures.load(name), name, options)
+        return architecture.build(tell)
 
     def profile(
         self,
@@ -185,12 +221,12 @@ class Framework(ABC, Generic[Step]):
             self._require_same(step, graph)
         self._require_runnable(step, device, libraries, force=force)
         with self.plan_bench(step, device, seed, seen.peak_bytes) as bench:
-            return compare_runs(plan, seen, bench, Environment(self.name, self.version(), device), steps)
+            return compare_runs(plan, seen, bench, self.frontend, device, steps)
 
     def _require_runnable(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
         """Check that a step is for this version of the framework and this device, and does nothing but compute."""
         if not force:
-            self.frontend.require_environment(step.graph, self.version(), device)
+            self.frontend.require_environment(step.graph, device)
         self.require_harmless(step, device, libraries, force=force)
 
     def _require_same(self, planned: Step, wanted: Graph) -> None:
@@ -256,3 +292,64 @@ def framework_of(graph: Graph) -> Framework[Any]:
             hint=f"make it with {' or '.join(f'remat export {known}:FILE.py:NAME' for known in FRAMEWORKS.names())}",
         )
     return FRAMEWORKS.load(name)()
+
+
+@dataclass(frozen=True)
+class CapturedArchitecture(Architecture):
+    """A model written in a framework. Options whose metadata has ``least``, and perhaps ``most``, are in that range.
+
+    Attributes:
+        batch: Items per batch.
+        device: The device that the graph is for.
+        cost: The cost model.
+    """
+
+    batch: int = option(8, "items per batch", least=1)
+    device: str = option("cpu", "cpu or cuda: where it is meant to run")
+    cost: str = option("device", "times on the device at hand: device; or flops, or roofline:NAME")
+
+    @abstractmethod
+    def make(self) -> tuple[Any, ...]:
+        """What a user's function would return: such as a model and a batch, or a loss function and its arguments."""
+
+    def build(self, tell: Tell = tell_stderr) -> Graph:
+        """The captured graph.
+
+        Args:
+            tell: Told what takes time or memory.
+
+        Raises:
+            UsageError, FrameworkUnavailable, CaptureFailed: As for :meth:`Framework.export`.
+        """
+        family, _, name = self.name.partition("/")
+        framework, source = FRAMEWORKS.load(family)(), f"zoo:{format_spec(self.name, self)}"
+        framework.require_device(self.device)
+        framework.require_exportable(self.device, self.cost)
+        graphs = framework.capture(self.make, name, source, device=self.device, cost=self.cost, tell=tell)
+        if len(graphs) > 1:
+            raise CaptureFailed(f"{framework.title} divides {self.name} into {len(graphs)} parts, and needs one graph")
+        return graphs[0]
+
+    def check(self) -> None:
+        """Refuse options out of range."""
+        for own in fields(self):
+            if "least" in own.metadata:
+                self.require(own.name, own.metadata["least"], own.metadata.get("most", LARGEST_COUNT))
+
+    def require_multiple(self, name: str, of: int, what: str = "") -> None:
+        """Refuse an option that is not a multiple of a number; ``what`` follows the number in messages.
+
+        Raises:
+            UsageError: With the next number that is one.
+        """
+        value = getattr(self, name)
+        if value % of:
+            raise UsageError(
+                f"{self.name}{{{name}}}: {value} is not a multiple of {of}{what}",
+                hint=f"choose a {name} such as {-(-value // of) * of}",
+            )
+
+
+def table(module: str, family: str, classes: dict[str, type[CapturedArchitecture]]) -> dict[str, str]:
+    """The table of a registry: the architectures of a framework by name, which begins with its family."""
+    return {f"{family}/{name}": f"{module}:{cls.__name__}" for name, cls in classes.items()}

@@ -8,11 +8,12 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from remat_cli.errors import UsageError
+from remat_cli.errors import CaptureFailed, RematError, UsageError
+from remat_cli.printable import printable
 
 _OWN = Path(__file__).parents[1]
 """The folder of remat."""
@@ -75,6 +76,33 @@ def _not_loaded(what: str, done: str, error: Exception, scheme: str, *, hint: st
     place = place_in(frames_of(error), scheme)
     at = f" at {place}" if place else ""  # a syntax error names its line itself, and a missing module has none
     return UsageError(f"{what}: cannot be {done}: {type(error).__name__}{at}: {error}", hint=hint)
+
+
+def called(build: Callable[[], Any], name: str, package: str) -> Any:
+    """What the user's function ``build`` returns.
+
+    Args:
+        build: The function.
+        name: Its name, for messages.
+        package: The package of the framework.
+
+    Raises:
+        CaptureFailed: If it fails, with the place in the user's code.
+    """
+    try:
+        return build()
+    except RematError:
+        raise
+    except Exception as error:  # the user's code may do anything
+        place = place_in(frames_of(error), package)
+        at = f" at {place}" if place else ""
+        raise CaptureFailed(f"{name}() failed{at}: {type(error).__name__}: {one_line(error)}") from error
+
+
+def one_line(error: BaseException, most: int = 300) -> str:
+    """The text of an error in one line of so many characters; the name of its type if it has none."""
+    text = printable(" ".join(str(getattr(error, "message", error)).split())) or type(error).__name__
+    return text if len(text) <= most else f"{text[:most]} ..."
 
 
 def frames_of(error: BaseException) -> list[Frame]:

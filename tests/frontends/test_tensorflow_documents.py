@@ -11,8 +11,16 @@ from remat_cli.cli.main import run
 from remat_cli.errors import UsageError
 from remat_cli.frontends.tensorflow.capture.grouping import Item, group
 from remat_cli.frontends.tensorflow.capture.memory import highest
-from remat_cli.frontends.tensorflow.document import Call, Input, Made, Operation, Placeholder, Read, TensorSpec
-from remat_cli.frontends.tensorflow.reading import read_step
+from remat_cli.frontends.tensorflow.document import (
+    Call,
+    Input,
+    Made,
+    Operation,
+    Placeholder,
+    Read,
+    TensorSpec,
+    read_step,
+)
 from remat_cli.graph.model import Graph, Node
 
 BIG, SMALL = 1000, 1

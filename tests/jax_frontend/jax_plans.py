@@ -8,8 +8,8 @@ import random
 import jax_models
 
 from remat_cli.frontends.jax.capture.export import export_built
-from remat_cli.frontends.jax.execute.functions import load
-from remat_cli.frontends.jax.reading import read_step
+from remat_cli.frontends.jax.document import read_step
+from remat_cli.frontends.jax.execute import load
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
 

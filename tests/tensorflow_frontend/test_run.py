@@ -20,11 +20,10 @@ from remat_cli.errors import ExecutionFailed, UsageError
 from remat_cli.frontends.tensorflow.capture.capture import as_model
 from remat_cli.frontends.tensorflow.capture.costs import cost_model
 from remat_cli.frontends.tensorflow.capture.export import graph_of_step
+from remat_cli.frontends.tensorflow.document import read_step
 from remat_cli.frontends.tensorflow.execute.program import program
 from remat_cli.frontends.tensorflow.framework import TensorFlow
-from remat_cli.frontends.tensorflow.measure.live_buffers import LiveBuffers
-from remat_cli.frontends.tensorflow.measure.plans import Given
-from remat_cli.frontends.tensorflow.reading import read_step
+from remat_cli.frontends.tensorflow.measure import Given, LiveBuffers
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Compute
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,8 @@ class Frontend:
     Attributes:
         name: ``torch``: begins sources, and is ``frontend`` in the metadata of the graphs that it makes.
         title: The name of the framework as people write it: ``PyTorch``.
-        distribution: As the framework calls itself with a version: ``torch``, ``TensorFlow``. In lower case it is the
-            key of the version in metadata.
+        distribution: As the framework calls itself with a version: ``torch``, ``TensorFlow``. In lower case it is its
+            Python package, and the key of the version in metadata.
         version: Version of the format of payloads and metadata.
         forced: What may happen if a graph runs that was exported for another version or device.
     """
@@ -31,12 +32,15 @@ class Frontend:
     version: int
     forced: str
 
-    def metadata(self, source: str, version: str, device: str, costs: Mapping[str, Any]) -> dict[str, Any]:
-        """What the metadata of a graph says of its origin.
+    def framework_version(self) -> str:
+        """Version of the framework, which is here."""
+        return str(importlib.import_module(self.distribution.lower()).__version__)
+
+    def metadata(self, source: str, device: str, costs: Mapping[str, Any]) -> dict[str, Any]:
+        """What the metadata of a graph that is made here says of its origin.
 
         Args:
             source: What was exported.
-            version: Version of the framework.
             device: Kind of device that the graph is for.
             costs: What its costs are.
         """
@@ -44,7 +48,7 @@ class Frontend:
             "frontend": self.name,
             "version": self.version,
             "source": source,
-            self.distribution.lower(): version,
+            self.distribution.lower(): self.framework_version(),
             "device": device,
             "costs": dict(costs),
         }
@@ -100,13 +104,13 @@ class Frontend:
             return f"it was exported for {printable(planned)}, and this runs on {device}"
         return None
 
-    def require_environment(self, graph: Graph, version: str, device: str) -> None:
-        """Check that a graph was exported for this version of the framework and for ``device``.
+    def require_environment(self, graph: Graph, device: str) -> None:
+        """Check that a graph was exported for the version of the framework that is here, and for ``device``.
 
         Raises:
             UsageError: If it was not, with the difference.
         """
-        reason = self.foreign(graph, version, device)
+        reason = self.foreign(graph, self.framework_version(), device)
         if reason is not None:
             raise UsageError(
                 f"the graph {graph.name} is not for here: {reason}",

@@ -69,21 +69,6 @@ class MeasuredPlan:
     host_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """Where plans run.
-
-    Attributes:
-        framework: Name of the framework.
-        version: Its version.
-        device: The device.
-    """
-
-    framework: str
-    version: str
-    device: str
-
-
 class PlanBench(ABC):
     """Weights and inputs of a step on a device, and programs that run with them.
 
@@ -166,14 +151,15 @@ def median_s(step: Callable[[], object], wait: Callable[[], object], steps: int)
     return statistics.median(taken)
 
 
-def compare_runs(plan: Plan, seen: Replay, bench: PlanBench, environment: Environment, steps: int) -> Ran:
+def compare_runs(plan: Plan, seen: Replay, bench: PlanBench, frontend: Frontend, device: str, steps: int) -> Ran:
     """Run a plan that passed all checks, and compare it with its graph without recomputation.
 
     Args:
         plan: The plan.
         seen: Its replay.
         bench: What runs it.
-        environment: Where it runs.
+        frontend: That of the framework.
+        device: Where it runs.
         steps: Steps to time.
     """
     computes = [s.node for s in plan.statements if isinstance(s, Compute)]
@@ -193,9 +179,9 @@ def compare_runs(plan: Plan, seen: Replay, bench: PlanBench, environment: Enviro
     unsteady = _differing(bench.measure(plain, 1), reference) if differing and reference is not None else ()
     return Ran(
         graph=plan.graph.name,
-        device=environment.device,
-        framework=environment.framework,
-        version=environment.version,
+        device=device,
+        framework=frontend.name,
+        version=frontend.framework_version(),
         computations=len(computes),
         recomputations=len(computes) - len(first),
         identical=None if reference is None else not differing,

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from remat_cli.frontends.captured.architectures import CapturedArchitecture, table
-from remat_cli.frontends.jax.capture.export import export_built, require_here
-from remat_cli.frontends.messages import Tell
-from remat_cli.graph.model import Graph
+from remat_cli.frontends.frameworks import CapturedArchitecture, table
 from remat_cli.registry import Registry
 from remat_cli.zoo.base import option
 
@@ -23,11 +20,6 @@ class JaxArchitecture(CapturedArchitecture):
     """A model in JAX: a loss function, and shapes of its arguments."""
 
     device: str = option("cpu", "cpu or cuda: where it is meant to run", choices=("cpu", "cuda"))
-
-    def captured(self, name: str, source: str, tell: Tell) -> Graph:
-        """See :meth:`CapturedArchitecture.captured`."""
-        require_here(self.device, self.cost)
-        return export_built(self.make, name, source, device=self.device, cost=self.cost, tell=tell)
 
     def key(self) -> Any:
         """A key for random numbers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -13,9 +13,8 @@ from remat_cli.frontends.captured.profiling import OperationBench
 from remat_cli.frontends.captured.running import PlanBench
 from remat_cli.frontends.frameworks import Framework
 from remat_cli.frontends.jax.architectures import JAX_ARCHITECTURES
-from remat_cli.frontends.jax.document import FRONTEND, SCANS, Step, difference
-from remat_cli.frontends.jax.installed import DEVICES, require_present
-from remat_cli.frontends.jax.reading import read_step
+from remat_cli.frontends.jax.document import FRONTEND, SCANS, Step, difference, read_step
+from remat_cli.frontends.jax.installed import DEVICES, require_jax, require_present
 from remat_cli.frontends.messages import Tell
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
@@ -32,21 +31,23 @@ class Jax(Framework[Step]):
     )
     architectures: ClassVar[Registry[Any]] = JAX_ARCHITECTURES
 
-    def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:
-        """See :meth:`Framework.export`."""
-        from remat_cli.frontends.jax.capture.export import export_jax
+    def require_exportable(self, device: str, cost: str) -> None:
+        """See :meth:`Framework.require_exportable`. The device is not needed, unless it is measured."""
+        require_jax()
+        if cost == "device":
+            require_present(device)
 
-        return [export_jax(source, device=device, cost=cost, tell=tell, **options)]
+    def capture(
+        self, build: Callable[[], Any], name: str, source: str, *, device: str, cost: str, tell: Tell, **options: str
+    ) -> Sequence[Graph]:
+        """See :meth:`Framework.capture`."""
+        from remat_cli.frontends.jax.capture.export import export_built
+
+        return [export_built(build, name, source, device=device, cost=cost, tell=tell, **options)]
 
     def require_present(self, device: str) -> None:
         """See :meth:`Framework.require_present`."""
         require_present(device)
-
-    def version(self) -> str:
-        """See :meth:`Framework.version`."""
-        import jax
-
-        return str(jax.__version__)
 
     def read(self, graph: Graph) -> Step:
         """See :meth:`Framework.read`."""
@@ -67,7 +68,7 @@ class Jax(Framework[Step]):
     @contextmanager
     def operation_bench(self, step: Step, device: str, seed: int) -> Iterator[OperationBench]:
         """See :meth:`Framework.operation_bench`."""
-        from remat_cli.frontends.jax.execute.functions import load, wide_numbers
+        from remat_cli.frontends.jax.execute import load, wide_numbers
         from remat_cli.frontends.jax.measure import Operations
 
         with wide_numbers():
@@ -76,7 +77,7 @@ class Jax(Framework[Step]):
     @contextmanager
     def plan_bench(self, step: Step, device: str, seed: int, peak_bytes: int) -> Iterator[PlanBench]:
         """See :meth:`Framework.plan_bench`."""
-        from remat_cli.frontends.jax.execute.functions import load, wide_numbers
+        from remat_cli.frontends.jax.execute import load, wide_numbers
         from remat_cli.frontends.jax.measure import Plans
 
         with wide_numbers():

@@ -18,8 +18,7 @@ from remat_cli.errors import ExecutionFailed
 from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, host_facts, time_call
 from remat_cli.frontends.captured.running import MeasuredPlan, PlanBench, compared_tensor, median_s
 from remat_cli.frontends.jax.document import ArraySpec, Place, PlaceSpec, Step
-from remat_cli.frontends.jax.execute.functions import Loaded
-from remat_cli.frontends.jax.execute.program import program
+from remat_cli.frontends.jax.execute import Loaded, program
 from remat_cli.frontends.jax.installed import device_named
 from remat_cli.graph.model import Node
 from remat_cli.plan.model import Statement

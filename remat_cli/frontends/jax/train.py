@@ -10,12 +10,10 @@ from remat_cli.errors import UsageError
 from remat_cli.frontends.captured.running import replay_of_valid
 from remat_cli.frontends.jax.capture.capture import Captured, Loss, capture
 from remat_cli.frontends.jax.capture.lower import lower
-from remat_cli.frontends.jax.document import FRONTEND, Step, difference
-from remat_cli.frontends.jax.execute.functions import load
-from remat_cli.frontends.jax.execute.program import Program, program
+from remat_cli.frontends.jax.compat import is_tracer, key_implementation, tracing
+from remat_cli.frontends.jax.document import FRONTEND, Step, difference, read_step
+from remat_cli.frontends.jax.execute import Program, load, program
 from remat_cli.frontends.jax.installed import require_present
-from remat_cli.frontends.jax.private import is_tracer, key_implementation, tracing
-from remat_cli.frontends.jax.reading import read_step
 from remat_cli.plan.model import Plan
 from remat_cli.printable import printable
 from remat_cli.tracebacks import door
@@ -89,9 +87,7 @@ def planned_step(
     step = read_step(plan.graph)
     replay_of_valid(plan)
     require_present(step.device)
-    import jax
-
-    FRONTEND.require_environment(plan.graph, str(jax.__version__), step.device)
+    FRONTEND.require_environment(plan.graph, step.device)
     numbers = argnums if isinstance(argnums, int) else tuple(argnums)
     return PlannedStep(Loss(function, numbers, has_aux), plan)
 
@@ -118,10 +114,8 @@ def _prepared(loss: Loss, plan: Plan, arguments: tuple[Any, ...], keywords: Mapp
 
 def _own_step(captured: Captured, planned: Step) -> tuple[Step, list[Any]]:
     """The step that was captured now, and the arrays that its code refers to."""
-    import jax
-
     lowered = lower(captured, lambda work: work.flops, planned.graph.name, planned.device)
-    origin = FRONTEND.metadata("", str(jax.__version__), planned.device, {})
+    origin = FRONTEND.metadata("", planned.device, {})
     graph = replace(lowered.graph, metadata=origin | lowered.graph.metadata)
     return read_step(graph), lowered.captured
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from remat_cli.frontends.captured.architectures import CapturedArchitecture, table
-from remat_cli.frontends.messages import Tell
-from remat_cli.frontends.tensorflow.capture.export import export_model
-from remat_cli.graph.model import Graph
+from remat_cli.frontends.frameworks import CapturedArchitecture, table
 from remat_cli.registry import Registry
 from remat_cli.zoo.base import option
 
@@ -20,15 +18,15 @@ class TensorFlowArchitecture(CapturedArchitecture):
     device: str = option("cpu", "cpu or gpu: where it is meant to run")
     cost: str = option("flops", "flops, or roofline:NAME; remat profile measures times")
 
-    def captured(self, name: str, source: str, tell: Tell) -> Graph:
-        """See :meth:`CapturedArchitecture.captured`."""
+    @abstractmethod
+    def model(self) -> tuple[Any, Any]:
+        """The model and its batch."""
 
-        def made() -> Any:
-            import keras
+    def make(self) -> tuple[Any, ...]:
+        """The model, its batch and the loss."""
+        import keras
 
-            return *self.make(), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-        return export_model(made, name, source, device=self.device, cost=self.cost)
+        return *self.model(), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,8 @@ class Vgg16(_Images):
     summary: ClassVar[str] = "VGG with 16 layers of keras.applications, captured from TensorFlow"
     reference: ClassVar[str] = "Simonyan and Zisserman, ICLR 2015"
 
-    def make(self) -> tuple[Any, Any]:
-        """The model and its batch."""
+    def model(self) -> tuple[Any, Any]:
+        """See :meth:`TensorFlowArchitecture.model`."""
         return self.application("VGG16")
 
 
@@ -78,8 +76,8 @@ class ResNet50(_Images):
     summary: ClassVar[str] = "ResNet-50 of keras.applications, captured from TensorFlow"
     reference: ClassVar[str] = "He et al., CVPR 2016"
 
-    def make(self) -> tuple[Any, Any]:
-        """The model and its batch."""
+    def model(self) -> tuple[Any, Any]:
+        """See :meth:`TensorFlowArchitecture.model`."""
         return self.application("ResNet50")
 
 
@@ -91,8 +89,8 @@ class MobileNet(_Images):
     summary: ClassVar[str] = "MobileNet of keras.applications, captured from TensorFlow"
     reference: ClassVar[str] = "Howard et al., 2017"
 
-    def make(self) -> tuple[Any, Any]:
-        """The model and its batch."""
+    def model(self) -> tuple[Any, Any]:
+        """See :meth:`TensorFlowArchitecture.model`."""
         return self.application("MobileNet")
 
 
@@ -115,9 +113,9 @@ class UNet(_Images):
         super().check()
         self.require_multiple("resolution", 2**self.depth)
 
-    def make(self) -> tuple[Any, Any]:
-        """The model and its batch."""
-        from remat_cli.frontends.tensorflow.models import unet
+    def model(self) -> tuple[Any, Any]:
+        """See :meth:`TensorFlowArchitecture.model`."""
+        from remat_cli.frontends.tensorflow.architectures import unet
 
         model = unet(self.resolution, self.width, self.depth, self.classes)
         return model, self.batch_of(self.batch, self.resolution, self.resolution)
@@ -144,11 +142,11 @@ class Bert(TensorFlowArchitecture):
         super().check()
         self.require_multiple("width", self.heads, " heads")
 
-    def make(self) -> tuple[Any, Any]:
-        """The model and its batch."""
+    def model(self) -> tuple[Any, Any]:
+        """See :meth:`TensorFlowArchitecture.model`."""
         import tensorflow as tf
 
-        from remat_cli.frontends.tensorflow.models import bert
+        from remat_cli.frontends.tensorflow.architectures import bert
 
         model = bert(self.vocab, self.sequence, self.depth, self.width, self.heads, self.dropout)
         tokens = tf.fill((self.batch, self.sequence), self.vocab - 1)
@@ -162,3 +160,71 @@ TENSORFLOW_ARCHITECTURES: Registry[TensorFlowArchitecture] = Registry(
     ),
     group="remat.zoo.tf",
 )
+
+
+def bert(vocab: int, sequence: int, depth: int, width: int, heads: int, dropout: float) -> Any:
+    """An encoder: embeddings of tokens and positions, ``depth`` blocks, and a product with the vocabulary.
+
+    Args:
+        vocab: Size of the vocabulary.
+        sequence: Positions of a sequence.
+        depth: Number of blocks.
+        width: Features of a position; a multiple of ``heads``.
+        heads: Attention heads of a block.
+        dropout: Probability of dropping a feature.
+    """
+    import keras
+    import tensorflow as tf
+
+    layers = keras.layers
+
+    class Positions(keras.layers.Layer):  # type: ignore[misc]  # Keras is Any to the type checker
+        """Adds a learned vector to each position."""
+
+        def build(self, shape: Any) -> None:
+            self.table = self.add_weight(name="table", shape=(sequence, shape[-1]), initializer="uniform")
+
+        def call(self, x: Any) -> Any:
+            return x + tf.cast(self.table, x.dtype)
+
+    tokens = keras.Input((sequence,), dtype="int32")
+    x = layers.LayerNormalization()(Positions()(layers.Embedding(vocab, width)(tokens)))
+    x = layers.Dropout(dropout)(x)
+    for _ in range(depth):
+        attended = layers.MultiHeadAttention(heads, width // heads, dropout=dropout)(x, x)
+        x = layers.LayerNormalization()(x + layers.Dropout(dropout)(attended))
+        hidden = layers.Dense(4 * width, activation="gelu")(x)
+        x = layers.LayerNormalization()(x + layers.Dropout(dropout)(layers.Dense(width)(hidden)))
+    return keras.Model(tokens, layers.Dense(vocab)(x))
+
+
+def unet(resolution: int, width: int, depth: int, classes: int) -> Any:
+    """A U-Net with batch normalisation: ``depth`` times halved and doubled again, two convolutions at each level.
+
+    Args:
+        resolution: Height and width of the images; a multiple of 2**depth.
+        width: Channels of the first level; every level doubles them.
+        depth: How often the image is halved.
+        classes: Classes of a pixel.
+    """
+    import keras
+
+    layers = keras.layers
+
+    def twice(x: Any, channels: int) -> Any:
+        for _ in range(2):
+            x = layers.Conv2D(channels, 3, padding="same", use_bias=False)(x)
+            x = layers.ReLU()(layers.BatchNormalization()(x))
+        return x
+
+    inputs = keras.Input((resolution, resolution, 3))
+    x, skips = inputs, []
+    for level in range(depth):
+        x = twice(x, width << level)
+        skips.append(x)
+        x = layers.MaxPooling2D()(x)
+    x = twice(x, width << depth)
+    for level in reversed(range(depth)):
+        x = layers.Conv2DTranspose(width << level, 2, strides=2)(x)
+        x = twice(layers.Concatenate()([skips[level], x]), width << level)
+    return keras.Model(inputs, layers.Conv2D(classes, 1)(x))

@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, ExecutionFailed
+from remat_cli.frontends.tensorflow.compat import op_def
 from remat_cli.frontends.tensorflow.document import ITEM_BYTES, PLURAL, Attribute, Data, TensorSpec
-from remat_cli.frontends.tensorflow.private import op_def
 from remat_cli.graph.quoting import quote
 
 _SKIPPED = ("config_proto", "executor_type")

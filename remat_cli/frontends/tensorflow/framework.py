@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -13,9 +13,8 @@ from remat_cli.frontends.captured.running import PlanBench
 from remat_cli.frontends.frameworks import Framework
 from remat_cli.frontends.messages import Tell
 from remat_cli.frontends.tensorflow.architectures import TENSORFLOW_ARCHITECTURES
-from remat_cli.frontends.tensorflow.document import FRONTEND, Step
+from remat_cli.frontends.tensorflow.document import FRONTEND, Step, read_step
 from remat_cli.frontends.tensorflow.installed import DEVICES, count_allocations, require_device
-from remat_cli.frontends.tensorflow.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
 
@@ -28,22 +27,25 @@ class TensorFlow(Framework[Step]):
     default_cost: ClassVar[str] = "flops"
     architectures: ClassVar[Registry[Any]] = TENSORFLOW_ARCHITECTURES
 
-    def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:
-        """See :meth:`Framework.export`."""
-        from remat_cli.frontends.tensorflow.capture.export import export_tensorflow
+    def require_exportable(self, device: str, cost: str) -> None:
+        """See :meth:`Framework.require_exportable`."""
+        from remat_cli.frontends.tensorflow.capture.costs import cost_model
 
-        return [export_tensorflow(source, device=device, cost=cost)]
+        cost_model(cost)
+        require_device(device)
+
+    def capture(
+        self, build: Callable[[], Any], name: str, source: str, *, device: str, cost: str, tell: Tell, **options: str
+    ) -> Sequence[Graph]:
+        """See :meth:`Framework.capture`."""
+        from remat_cli.frontends.tensorflow.capture.export import export_model
+
+        return [export_model(build, name, source, device=device, cost=cost)]
 
     def require_present(self, device: str) -> None:
         """See :meth:`Framework.require_present`. TensorFlow's allocator counts bytes from here on."""
         count_allocations()
         require_device(device)
-
-    def version(self) -> str:
-        """See :meth:`Framework.version`."""
-        import tensorflow as tf
-
-        return str(tf.__version__)
 
     def read(self, graph: Graph) -> Step:
         """See :meth:`Framework.read`."""
@@ -57,7 +59,7 @@ class TensorFlow(Framework[Step]):
 
     def require_harmless(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
         """See :meth:`Framework.require_harmless`. Libraries register their operations when they are imported."""
-        from remat_cli.frontends.tensorflow.execute.library import require_known
+        from remat_cli.frontends.tensorflow.execute.functions import require_known
 
         import_libraries(libraries)
         require_known(step)
@@ -65,13 +67,13 @@ class TensorFlow(Framework[Step]):
     @contextmanager
     def operation_bench(self, step: Step, device: str, seed: int) -> Iterator[OperationBench]:
         """See :meth:`Framework.operation_bench`."""
-        from remat_cli.frontends.tensorflow.measure.operations import Operations
+        from remat_cli.frontends.tensorflow.measure import Operations
 
         yield Operations(step, device, seed)
 
     @contextmanager
     def plan_bench(self, step: Step, device: str, seed: int, peak_bytes: int) -> Iterator[PlanBench]:
         """See :meth:`Framework.plan_bench`."""
-        from remat_cli.frontends.tensorflow.measure.plans import Plans
+        from remat_cli.frontends.tensorflow.measure import Plans
 
         yield Plans(step, device, seed)

@@ -20,12 +20,11 @@ from remat_cli.frontends.tensorflow.capture.costs import FLOPS, cost_model
 from remat_cli.frontends.tensorflow.capture.export import graph_of_step
 from remat_cli.frontends.tensorflow.capture.lower import lower
 from remat_cli.frontends.tensorflow.capture.program import Program as Captured
-from remat_cli.frontends.tensorflow.document import FRONTEND, Step
+from remat_cli.frontends.tensorflow.compat import is_traced, is_xla, parts_of_keras
+from remat_cli.frontends.tensorflow.document import FRONTEND, Step, read_groups, read_step
 from remat_cli.frontends.tensorflow.execute.program import Program, program
 from remat_cli.frontends.tensorflow.execute.same_graph import difference, resized
 from remat_cli.frontends.tensorflow.installed import require_tensorflow
-from remat_cli.frontends.tensorflow.private import is_traced, is_xla, parts_of_keras
-from remat_cli.frontends.tensorflow.reading import read_groups, read_step
 from remat_cli.graph.model import Graph
 from remat_cli.plan.io import load_plan
 from remat_cli.plan.model import Plan
@@ -128,8 +127,6 @@ class PlannedStep:
 
     def _compile(self, arguments: tuple[Any, ...]) -> _Compiled | None:
         """The step for arguments like these; None if it is to run as it is."""
-        import tensorflow as tf
-
         graph, captured_program, captured = graph_of_step(
             Model(self.step, arguments), "step", "compile", "cpu", cost_model(FLOPS)
         )
@@ -140,7 +137,7 @@ class PlannedStep:
             runnable = step if reason is None else _smaller(captured_program, graph, plan, planned)
             if runnable is not None:
                 device = str(plan.graph.metadata.get("device", "cpu"))
-                FRONTEND.require_environment(plan.graph, str(tf.__version__), device)
+                FRONTEND.require_environment(plan.graph, device)
                 return _Compiled(
                     program(runnable, plan.statements, device),
                     tuple(captured_program.bound),

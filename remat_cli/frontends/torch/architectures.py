@@ -5,24 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from remat_cli.frontends.captured.architectures import CapturedArchitecture, table
-from remat_cli.frontends.messages import Tell
-from remat_cli.frontends.torch.export import export_model
-from remat_cli.graph.model import Graph
+from remat_cli.frontends.frameworks import CapturedArchitecture, table
 from remat_cli.registry import Registry
 from remat_cli.zoo.base import option
 
 
-class TorchArchitecture(CapturedArchitecture):
-    """A model written in PyTorch: a module and its inputs."""
-
-    def captured(self, name: str, source: str, tell: Tell) -> Graph:
-        """See :meth:`CapturedArchitecture.captured`."""
-        return export_model(self.make, name=name, source=source, device=self.device, cost=self.cost, tell=tell)
-
-
 @dataclass(frozen=True)
-class _Images(TorchArchitecture):
+class _Images(CapturedArchitecture):
     batch: int = option(32, "images per batch", least=1)
     resolution: int = option(224, "height and width of the images", least=32, most=4096)
     classes: int = option(1000, "number of classes", least=2)
@@ -100,7 +89,7 @@ class UNet(_Images):
 
 
 @dataclass(frozen=True)
-class Gpt2(TorchArchitecture):
+class Gpt2(CapturedArchitecture):
     """GPT-2; the defaults are GPT-2 small."""
 
     batch: int = option(8, "sequences per batch", least=1)
@@ -131,7 +120,7 @@ class Gpt2(TorchArchitecture):
         return module, (torch.randint(0, self.vocab, shape), torch.randint(0, self.vocab, shape))
 
 
-TORCH_ARCHITECTURES: Registry[TorchArchitecture] = Registry(
+TORCH_ARCHITECTURES: Registry[CapturedArchitecture] = Registry(
     kind="PyTorch architecture",
     table=table(__name__, "torch", {"gpt2": Gpt2, "resnet50": ResNet50, "unet": UNet, "vgg16": Vgg16}),
     group="remat.zoo.torch",

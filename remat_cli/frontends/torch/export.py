@@ -60,26 +60,9 @@ def export_torch(
         FrameworkUnavailable: If PyTorch is missing, or was not built for the device.
         CaptureFailed: If the step cannot be captured, or trains nothing.
     """
-    return export_model(*_named(text, device), device=device, cost=cost, compiler=compiler, tell=tell)
-
-
-def export_torch_parts(
-    text: str, *, device: str = "cpu", cost: str = "flops", compiler: str = "eager", tell: Tell = tell_stderr
-) -> tuple[Graph, ...]:
-    """As :func:`export_torch`, but a graph for each part if PyTorch captures the step in parts.
-
-    Raises:
-        UsageError: If there is no such function, device, cost model or compiler.
-        FrameworkUnavailable: If PyTorch is missing, or was not built for the device.
-        CaptureFailed: If the step cannot be captured, or trains nothing.
-    """
-    return export_parts(*_named(text, device), device=device, cost=cost, compiler=compiler, tell=tell)
-
-
-def _named(text: str, device: str) -> tuple[Callable[[], Any], str, str]:
-    """The function that ``FILE.py:NAME`` names, the name of its graph, and its source."""
     require_present(device)
-    return load_function(text, FRONTEND.name), text.rpartition(":")[2], f"torch:{text}"
+    build, name = load_function(text, FRONTEND.name), text.rpartition(":")[2]
+    return export_model(build, name, f"torch:{text}", device=device, cost=cost, compiler=compiler, tell=tell)
 
 
 def export_model(
@@ -172,10 +155,8 @@ def _exported(
 
 def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str, device: str) -> Graph:
     """``graph``, lowered from ``captured`` with ``costs``, with metadata on its origin."""
-    import torch
-
     said = costs.description | ({} if captured.inductor is None else {"of": _GROUPS})
-    metadata = FRONTEND.metadata(source, str(torch.__version__), device, said)
+    metadata = FRONTEND.metadata(source, device, said)
     if captured.model.loss is not None:
         metadata["loss"] = "separate"
     metadata["parameters"] = sum(p.numel() for p in captured.model.module.parameters())

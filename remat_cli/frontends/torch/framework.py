@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -29,21 +29,17 @@ class Torch(Framework[Step]):
     option_help: ClassVar[Mapping[str, str]] = MappingProxyType({"compiler": "inductor for a step under torch.compile"})
     architectures: ClassVar[Registry[Any]] = TORCH_ARCHITECTURES
 
-    def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:
-        """See :meth:`Framework.export`."""
-        from remat_cli.frontends.torch.export import export_torch_parts
+    def capture(
+        self, build: Callable[[], Any], name: str, source: str, *, device: str, cost: str, tell: Tell, **options: str
+    ) -> Sequence[Graph]:
+        """See :meth:`Framework.capture`."""
+        from remat_cli.frontends.torch.export import export_parts
 
-        return export_torch_parts(source, device=device, cost=cost, tell=tell, **options)
+        return export_parts(build, name, source, device=device, cost=cost, tell=tell, **options)
 
     def require_present(self, device: str) -> None:
         """See :meth:`Framework.require_present`."""
         require_present(device)
-
-    def version(self) -> str:
-        """See :meth:`Framework.version`."""
-        import torch
-
-        return str(torch.__version__)
 
     def read(self, graph: Graph) -> Step:
         """See :meth:`Framework.read`."""

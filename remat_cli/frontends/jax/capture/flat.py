@@ -22,8 +22,8 @@ import numpy as np
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.jax.capture.naming import CARRY
+from remat_cli.frontends.jax.compat import context_of, inner_jaxpr, is_literal, scope_of
 from remat_cli.frontends.jax.document import AUTO, UNROLLED, WHOLE
-from remat_cli.frontends.jax.private import context_of, inner_jaxpr, is_literal, scope_of
 
 _CALLS = frozenset(
     {"jit", "pjit", "closed_call", "core_call", "call", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call"}

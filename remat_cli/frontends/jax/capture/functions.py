@@ -9,8 +9,8 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.jax.capture.flat import Atom, Equation, Flat, Number, atom_form, equation_form
+from remat_cli.frontends.jax.compat import bind, key_implementation, without_places
 from remat_cli.frontends.jax.document import ITEM_BYTES, ArraySpec
-from remat_cli.frontends.jax.private import bind, key_implementation, without_places
 from remat_cli.printable import printable
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from remat_cli.frontends.jax.private import bind, closed_jaxpr, context_of, inner_jaxpr, is_literal, key_implementation
+from remat_cli.frontends.jax.compat import bind, closed_jaxpr, context_of, inner_jaxpr, is_literal, key_implementation
 
 CARRY = "carry"
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "call", "remat2", "checkpoint"})

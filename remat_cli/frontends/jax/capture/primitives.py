@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from remat_cli.frontends.jax.private import inner_jaxpr
+from remat_cli.frontends.jax.compat import inner_jaxpr
 
 Shape = tuple[int, ...]
 

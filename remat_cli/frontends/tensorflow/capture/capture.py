@@ -9,7 +9,7 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.tensorflow.capture.layers import marked_layers
-from remat_cli.frontends.tensorflow.private import (
+from remat_cli.frontends.tensorflow.compat import (
     function_definitions,
     functions_inlined,
     graph_of,

@@ -16,7 +16,7 @@ from remat_cli.errors import UsageError
 from remat_cli.frontends.formulas import einsum_flops
 from remat_cli.frontends.rates import DTYPES, PRODUCT, Rates, roofline
 from remat_cli.frontends.tensorflow.capture.program import Op, Program
-from remat_cli.frontends.tensorflow.private import flop_statistics
+from remat_cli.frontends.tensorflow.compat import flop_statistics
 
 FLOPS = "flops"
 _US_DIGITS = 3

@@ -14,10 +14,9 @@ from typing import Any
 
 from remat_cli.errors import ExecutionFailed, OutOfMemory, RematError, UsageError
 from remat_cli.frontends.tensorflow.codec import kernel_attributes, tensor_of
+from remat_cli.frontends.tensorflow.compat import Execute, executor
 from remat_cli.frontends.tensorflow.document import Attribute, Call, Constant, Input, Made, Place, Read, Ref, Step
-from remat_cli.frontends.tensorflow.execute.control_flow import ControlFlow
-from remat_cli.frontends.tensorflow.execute.library import add_functions, require_known
-from remat_cli.frontends.tensorflow.private import Execute, executor
+from remat_cli.frontends.tensorflow.execute.functions import ControlFlow, add_functions, require_known
 from remat_cli.plan.model import Compute, Deallocate, Statement
 from remat_cli.printable import printable
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from remat_cli.frontends.captured.origin import differing_spec
 from remat_cli.frontends.tensorflow.document import Constant, Ref, Step
-from remat_cli.frontends.tensorflow.execute.library import same_functions
+from remat_cli.frontends.tensorflow.execute.functions import same_functions
 from remat_cli.printable import printable
 
 _LONG = 12

@@ -9,28 +9,28 @@ import keras
 import pytest
 import tensorflow as tf
 
-from remat_cli.frontends.tensorflow import private
+from remat_cli.frontends.tensorflow import compat
 
 FLOAT = tf.float32.as_datatype_enum
 
 
 def test_single_kernels_run_and_outputs_come_in_a_list():
     a = tf.constant([1.0, 2.0])
-    [total] = private.executor("cpu")("AddV2", [a, a], ("T", FLOAT), 1)
+    [total] = compat.executor("cpu")("AddV2", [a, a], ("T", FLOAT), 1)
     assert total.numpy().tolist() == [2.0, 4.0]
 
 
 def test_a_kernel_does_not_take_the_memory_of_its_input():
     a = tf.ones((64,))
-    [b] = private.executor("cpu")("Neg", [a], ("T", FLOAT), 1)
-    assert private.address(a) != private.address(b)
+    [b] = compat.executor("cpu")("Neg", [a], ("T", FLOAT), 1)
+    assert compat.address(a) != compat.address(b)
     assert a.numpy().tolist() == [1.0] * 64
 
 
 def test_definitions_tell_what_is_stateful():
-    assert private.op_def("RandomUniform").is_stateful
-    assert not private.op_def("Conv2D").is_stateful
-    assert private.op_def("NoSuchOperation") is None
+    assert compat.op_def("RandomUniform").is_stateful
+    assert not compat.op_def("Conv2D").is_stateful
+    assert compat.op_def("NoSuchOperation") is None
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16, tf.int64, tf.bool])
@@ -38,15 +38,15 @@ def test_definitions_tell_what_is_stateful():
 def test_addresses_are_those_of_the_memory(dtype, shape):
     tensor = tf.cast(tf.zeros(shape), dtype)
     look = tf.reshape(tensor, [-1])
-    assert private.address(tensor) == private.address(look)
-    assert private.address(tensor)[1] == dtype.size * tensor.shape.num_elements()
-    assert private.address(tf.constant("text")) is None
+    assert compat.address(tensor) == compat.address(look)
+    assert compat.address(tensor)[1] == dtype.size * tensor.shape.num_elements()
+    assert compat.address(tf.constant("text")) is None
 
 
 def test_the_memory_of_a_variable_is_that_of_what_is_read():
     variable = tf.Variable(tf.ones((8,)))
-    read = [private.executor("cpu")("ReadVariableOp", [variable.handle], ("dtype", FLOAT), 1)[0] for _ in range(2)]
-    assert private.address(read[0]) == private.address(read[1])
+    read = [compat.executor("cpu")("ReadVariableOp", [variable.handle], ("dtype", FLOAT), 1)[0] for _ in range(2)]
+    assert compat.address(read[0]) == compat.address(read[1])
 
 
 def test_tensors_are_gone_with_their_last_reference():
@@ -65,11 +65,11 @@ def test_what_a_concrete_function_holds():
         return x * variable
 
     concrete = tf.function(step).get_concrete_function(tf.TensorSpec(()))
-    [(held, placeholder)] = private.captures_of(concrete)
+    [(held, placeholder)] = compat.captures_of(concrete)
     assert held is variable.handle
     assert placeholder.op.type == "Placeholder"
-    assert "AssignAddVariableOp" in {op.type for op in private.control_outputs_of(concrete)}
-    assert private.graph_of(concrete).outputs
+    assert "AssignAddVariableOp" in {op.type for op in compat.control_outputs_of(concrete)}
+    assert compat.graph_of(concrete).outputs
 
 
 def test_statistics_of_flops():
@@ -77,8 +77,8 @@ def test_statistics_of_flops():
     with graph.as_default():
         a = tf.compat.v1.placeholder(tf.float32, (4, 5))
         product, relu = tf.matmul(a, a, transpose_b=True), tf.nn.relu(a)
-    assert private.flop_statistics(graph, product.op.node_def) == 2 * 4 * 5 * 4
-    assert private.flop_statistics(graph, relu.op.node_def) == 0
+    assert compat.flop_statistics(graph, product.op.node_def) == 2 * 4 * 5 * 4
+    assert compat.flop_statistics(graph, relu.op.node_def) == 0
 
 
 def test_functions_are_known_by_name():
@@ -87,23 +87,23 @@ def test_functions_are_known_by_name():
         return tf.while_loop(lambda v: tf.reduce_sum(v) < 10, lambda v: (v + 1,), [x])[0]
 
     concrete = outer.get_concrete_function(tf.TensorSpec((2,)))
-    definitions = private.function_definitions(private.graph_of(concrete))
+    definitions = compat.function_definitions(compat.graph_of(concrete))
     assert len(definitions) == 2
     for definition in definitions.values():
-        private.add_function(definition)
-        private.add_function(definition)  # a second time does nothing
+        compat.add_function(definition)
+        compat.add_function(definition)  # a second time does nothing
 
 
 def test_functions_of_tensorflow_are_told_apart():
-    assert private.is_traced(tf.function(len))
-    assert not private.is_traced(len)
-    assert private.is_xla(tf.function(abs, jit_compile=True))
-    assert not private.is_xla(tf.function(abs))
-    assert private.python_function(tf.function(abs)) is abs
+    assert compat.is_traced(tf.function(len))
+    assert not compat.is_traced(len)
+    assert compat.is_xla(tf.function(abs, jit_compile=True))
+    assert not compat.is_xla(tf.function(abs))
+    assert compat.python_function(tf.function(abs)) is abs
 
 
 def test_functions_are_inlined_only_within_the_context():
-    with private.functions_inlined():
+    with compat.functions_inlined():
         assert tf.config.functions_run_eagerly()
     assert not tf.config.functions_run_eagerly()
 
@@ -113,8 +113,8 @@ def test_parts_of_a_keras_model_change_with_what_compile_and_the_user_replace():
     model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
 
     def changed(change):
-        before, _ = private.parts_of_keras(model), change()
-        now = private.parts_of_keras(model)
+        before, _ = compat.parts_of_keras(model), change()
+        now = compat.parts_of_keras(model)
         return {name for name in now if now[name] is not before[name] and now[name] != before[name]}
 
     assert changed(lambda: setattr(model.get_layer("d"), "trainable", False)) == {"value of d.trainable"}

@@ -1,6 +1,6 @@
 """All undocumented names of JAX that this frontend uses. No other module uses such names.
 
-Each function here is small and has a test of its own (``tests/jax_frontend/test_private.py``). If a new version of JAX
+Each function here is small and has a test of its own (``tests/jax_frontend/test_compat.py``). If a new version of JAX
 moves or changes a name, the test says which, before any plan goes wrong.
 """
 

@@ -1,6 +1,6 @@
 """All undocumented names of TensorFlow that this frontend uses. No other module uses such names.
 
-Each function here is small and has a test of its own (``tests/tensorflow_frontend/test_private.py``). If a new version
+Each function here is small and has a test of its own (``tests/tensorflow_frontend/test_compat.py``). If a new version
 of TensorFlow moves or changes a name, the test says which, before any plan goes wrong.
 """
 

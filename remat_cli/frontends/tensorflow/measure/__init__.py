@@ -1,1 +1,0 @@
-"""Measuring: memory and time of plans and operations on a device."""
