@@ -28,9 +28,9 @@ from benchmarks.machine import machine, versions
 from benchmarks.paper.keras_graphs import FOLDER, FORM
 from remat_cli.api import profile, save_graph
 from remat_cli.frontends.tensorflow.capture.capture import as_model, capture
-from remat_cli.frontends.tensorflow.capture.costs import cost_model
+from remat_cli.frontends.tensorflow.capture.costs import Work, cost_model
 from remat_cli.frontends.tensorflow.capture.export import export_model
-from remat_cli.frontends.tensorflow.capture.graph_reader import find_aliases, read_graph
+from remat_cli.frontends.tensorflow.capture.graph_reader import read_graph
 from remat_cli.frontends.tensorflow.capture.lower import lower
 from remat_cli.frontends.tensorflow.document import read_groups
 from remat_cli.graph.batched import Batched
@@ -133,10 +133,9 @@ def smaller(whole: Graph, network: Network, batch: int) -> Graph:
     """The graph at a smaller batch, with the same operations in each node as ``whole`` has."""
     captured = capture(as_model(step(network, batch), whole.name))
     program = read_graph(captured)
-    find_aliases(program)
     costs = cost_model("flops")
     for op in program.ops:
-        op.cost = costs.cost(program, op, captured.graph)
+        op.cost = costs.cost(Work(program, op, captured.graph))
     made = lower(program, whole.name, whole.cost_unit, read_groups(whole))
     if made is None:
         raise SystemExit(f"{whole.name}: a batch of {batch} has other operations")

@@ -35,9 +35,10 @@ def build_graph(spec_text: str, *, cost: str = "flops") -> Graph:
         >>> remat.build_graph("vgg16{batch=1}", cost="roofline:v100").cost_unit
         'us'
     """
-    from remat_cli.frontends import zoo
+    from remat_cli.frontends.zoo import zoo_costs
+    from remat_cli.zoo import registry
 
-    return zoo.build_graph(as_text(spec_text, "spec_text"), cost=as_text(cost, "cost"))
+    return registry.build_graph(as_text(spec_text, "spec_text"), zoo_costs(as_text(cost, "cost")))
 
 
 @door

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from remat_cli.errors import CaptureFailed, UsageError, Worded
+from remat_cli.frontends.captured.installed import require_known
 from remat_cli.frontends.captured.origin import Frontend
 from remat_cli.frontends.captured.profiling import OperationBench, measure_operations, require_counts
 from remat_cli.frontends.captured.running import PlanBench, compare_runs, replay_of_runnable
@@ -263,8 +264,7 @@ class Framework(ABC, Generic[Step]):
         Raises:
             UsageError: If it does not.
         """
-        if device not in self.devices:
-            raise UsageError(f"{self.title} knows no device {device}", hint=f"choose {' or '.join(self.devices)}")
+        require_known(device, self.title, self.devices)
 
 
 FRAMEWORKS: Registry[Framework[Any]] = Registry(

@@ -129,16 +129,17 @@ class Imported:
 
 
 class Names:
-    """Makes valid and unique ids."""
+    """Makes valid and unique ids; ``first`` is the number of the first id that is taken already."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 1) -> None:
+        self._first = first
         self._taken: set[str] = set()
         self._next: dict[str, int] = {}
 
     def unique(self, wanted: str) -> str:
         """``wanted`` without forbidden characters, with a number if it is taken."""
         clean = _PORT.sub(r".\1", CONTROLS.sub("_", wanted)) or "node"
-        unique, number = clean, self._next.get(clean, 1)
+        unique, number = clean, self._next.get(clean, self._first)
         while unique in self._taken:
             unique, number = f"{clean}.{number}", number + 1
         self._taken.add(unique)

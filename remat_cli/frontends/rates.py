@@ -1,4 +1,4 @@
-"""How fast a device is: a few rates, from which the time of every operation follows.
+"""How fast a device is: a few rates, from which the time of every operation follows; and the cost models.
 
 The rates of the device at hand are measured once by its framework and kept in a file. Those of some GPUs stand here, as
 their vendors state them.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from remat_cli.errors import InputError, Problem, UsageError, Worded
 from remat_cli.files import read_text, write_text
@@ -25,6 +25,9 @@ SCHEMA = "remat-rates/1"
 LAUNCH_US = 3.0
 """Microseconds to launch a kernel, assumed for devices that were not measured. Untuned."""
 
+DEVICE, FLOPS = "device", "flops"
+_US_DIGITS = 3
+"""Digits after the point of a time in microseconds. Nothing is known that exactly, and documents stay readable."""
 Curve = tuple[tuple[float, float], ...]
 """Points (amount of work, rate in units of that work per second), by rising amount; at least one."""
 
@@ -248,6 +251,63 @@ def roofline(name: str) -> tuple[Rates, dict[str, Any]]:
         "bytes_per_s": machine.per_s["stream"][0][1],
         "launch_us": machine.launch_us,
     }
+
+
+Work = TypeVar("Work")
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel(Generic[Work]):
+    """How to cost operations.
+
+    Attributes:
+        unit: Unit of the costs.
+        description: Entry of the graph's metadata.
+        cost: Maps what a framework knows of an operation to its cost.
+    """
+
+    unit: str
+    description: dict[str, Any]
+    cost: Callable[[Work], float]
+
+
+def named_costs(
+    text: str,
+    flops: Callable[[Work], float],
+    microseconds: Callable[[Work, Rates], float],
+    device_rates: Callable[[], Rates] | None,
+    title: str,
+) -> CostModel[Work]:
+    """The cost model that ``flops``, ``roofline:NAME`` or ``device`` names.
+
+    No cost is 0: free operations lead to ties, and to plans that recompute them any number of times.
+
+    Args:
+        text: The name.
+        flops: FLOPs of an operation, at least 1.
+        microseconds: Its time at the rates of a device.
+        device_rates: The rates of the device at hand; None where ``device`` is no cost model.
+        title: The framework as people write it.
+
+    Raises:
+        UsageError: If there is no cost model of that name.
+        InputError: If ``REMAT_RATES`` names a file that holds no rates.
+    """
+    if text == FLOPS:
+        return CostModel("flops", {"model": "flops"}, flops)
+    if text == DEVICE and device_rates is not None:
+        rates = device_rates()
+        description = {"model": DEVICE} | rates.document()
+    else:
+        kind, _, name = text.partition(":")
+        if kind != "roofline":
+            measured = "write device for times on the device at hand, flops, or roofline:a100"
+            unmeasured = "write flops or roofline:a100; remat profile measures the device at hand"
+            hint = unmeasured if device_rates is None else measured
+            raise UsageError(f'"{text}" is not a cost model for {title}', hint=hint)
+        rates, description = roofline(name)
+    least = 10.0**-_US_DIGITS
+    return CostModel("us", description, lambda work: max(least, round(microseconds(work, rates), _US_DIGITS)))
 
 
 def kept_rates(path: Path, measured: Callable[[], Rates], tell: Callable[[str], None]) -> Rates:

@@ -1,4 +1,4 @@
-"""Graphs of the zoo with costs of a device: time on a GPU by its data sheet in place of FLOPs."""
+"""What nodes of the zoo cost: FLOPs, or time on a GPU by its data sheet."""
 
 from __future__ import annotations
 
@@ -6,27 +6,12 @@ from typing import Any
 
 from remat_cli.errors import UsageError
 from remat_cli.frontends.rates import DTYPES, PRODUCT, Rates, roofline
-from remat_cli.graph.model import Graph
-from remat_cli.zoo import registry
 from remat_cli.zoo.training import FLOPS, CostModel, Work
 
 _DTYPES = {2: "float16", 4: "float32", 8: "float64"}
 """The type whose products have numbers of so many bytes."""
 _US_DIGITS = 3
 """Digits after the point of a time in microseconds."""
-
-
-def build_graph(spec_text: str, *, cost: str = "flops") -> Graph:
-    """The training graph of a known architecture.
-
-    Args:
-        spec_text: The architecture with options, such as ``vgg16{batch=256,backward=operator}``.
-        cost: ``flops``; or ``roofline:NAME``: time on a GPU by its data sheet, in microseconds.
-
-    Raises:
-        UsageError: If there is no such architecture or cost, or an option is unknown or out of range.
-    """
-    return registry.build_graph(spec_text, zoo_costs(cost))
 
 
 def zoo_costs(text: str) -> CostModel:

@@ -27,7 +27,7 @@ EVERY = Rates("x", 1000.0, 0.0, dict.fromkeys(KINDS, ONE) | {"stream": ((1.0, 1e
 
 def costs(build, rates, monkeypatch):
     """Microseconds of the operations of a step, by operator, at these rates."""
-    model = CostModel("x", "us", {}, lambda node: work.microseconds(node, rates))
+    model = CostModel("us", {}, lambda node: work.microseconds(node, rates))
     monkeypatch.setattr("remat_cli.frontends.torch.export.cost_model", lambda *given: model)
     graph = export.export_model(build, name="x", source="torch:x")
     return {node.op: node.cost for node in graph.nodes if node.phase == "forward"}
@@ -219,7 +219,7 @@ def test_a_step_takes_about_as_long_as_predicted():
     finally:
         torch.set_num_threads(threads)
     with pytest.MonkeyPatch.context() as patch:
-        model = CostModel("x", "us", {}, lambda node: work.microseconds(node, rates))
+        model = CostModel("us", {}, lambda node: work.microseconds(node, rates))
         patch.setattr("remat_cli.frontends.torch.export.cost_model", lambda *given: model)
         graph = export.export_model(lambda: (Block(), (torch.randn(1024, 128),)), name="x", source="torch:x")
     assert 0.5 < graph.total_cost / (1e6 * min(seconds)) < 2

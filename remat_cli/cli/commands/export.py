@@ -13,14 +13,14 @@ from remat_cli.cli.output_files import document_format
 from remat_cli.errors import UsageError
 from remat_cli.files import require_writable
 from remat_cli.frontends.frameworks import FRAMEWORKS
-from remat_cli.frontends.zoo import build_graph, zoo_costs
+from remat_cli.frontends.zoo import zoo_costs
 from remat_cli.graph.io import document_text, graph_to_document
 from remat_cli.graph.model import Graph
 from remat_cli.reports.graph import parts_text
 from remat_cli.reports.style import Entry, listing_text
 from remat_cli.spec import describe_options
 from remat_cli.zoo.base import Architecture
-from remat_cli.zoo.registry import ARCHITECTURES
+from remat_cli.zoo.registry import ARCHITECTURES, build_graph
 
 _EPILOG = """\b
 Examples:
@@ -183,9 +183,8 @@ def _builder(
         framework = FRAMEWORKS.load(family)()
         return lambda: [framework.export_architecture(rest.strip(), tell=tell)]
 
-    named = cost or "flops"
-    zoo_costs(named)  # refused before anything is built
-    return lambda: [build_graph(rest, cost=named)]
+    costs = zoo_costs(cost or "flops")  # refused before anything is built
+    return lambda: [build_graph(rest, costs)]
 
 
 def _architectures(out: Output) -> str:

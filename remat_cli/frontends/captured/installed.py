@@ -43,7 +43,7 @@ def require_known(device: str, title: str, devices: tuple[str, ...]) -> None:
         UsageError: If it does not.
     """
     if device not in devices:
-        raise UsageError(f'{title} knows no device "{device}"', hint=f"choose one of {', '.join(devices)}")
+        raise UsageError(f"{title} knows no device {device}", hint=f"choose {' or '.join(devices)}")
 
 
 def import_libraries(names: Sequence[str]) -> None:

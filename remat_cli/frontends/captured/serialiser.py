@@ -15,7 +15,7 @@ import binascii
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from remat_cli.errors import UsageError
@@ -23,6 +23,16 @@ from remat_cli.frontends.captured.origin import damaged
 from remat_cli.graph.model import Graph
 from remat_cli.graph.quoting import quote
 
+ITEM_BYTES: Mapping[str, int] = MappingProxyType(
+    {
+        **dict.fromkeys(("bool", "int8", "uint8", "float8_e4m3fn", "float8_e5m2"), 1),
+        **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
+        **dict.fromkeys(("int32", "uint32", "float32"), 4),
+        **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
+        "complex128": 16,
+    }
+)
+"""Bytes of the elements of tensors, by the names that frameworks share; each adds the types that it alone has."""
 Dtype = Annotated[str, "dtype"]
 """The name of a type of elements, such as ``float32``."""
 Hexadecimal = Annotated[str, "hexadecimal"]

@@ -25,8 +25,8 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from remat_cli.frontends.captured.dtypes import ITEM_BYTES as COMMON_BYTES
 from remat_cli.frontends.captured.origin import Frontend, differing_spec
+from remat_cli.frontends.captured.serialiser import ITEM_BYTES as COMMON_BYTES
 from remat_cli.frontends.captured.serialiser import Dtype, Reader, Stored, stored
 from remat_cli.graph.model import Graph
 from remat_cli.printable import printable

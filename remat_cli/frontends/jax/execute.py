@@ -14,6 +14,7 @@ from remat_cli.frontends.captured.origin import damaged
 from remat_cli.frontends.jax.compat import module_of, stable_calls
 from remat_cli.frontends.jax.document import ArraySpec, Constant, Data, Input, Place, Step, Value
 from remat_cli.frontends.jax.installed import device_named
+from remat_cli.frontends.source import one_line
 from remat_cli.plan.model import Compute, Deallocate, Statement
 from remat_cli.printable import printable
 
@@ -114,9 +115,8 @@ def _read(step: Step, written: bytes, number: int, device: str) -> Function:
     try:
         exported = module_of(written)
     except Exception as error:  # whatever is in the document
-        words = printable(str(error).splitlines()[0] if str(error) else type(error).__name__)
         raise ExecutionFailed(
-            f"JAX cannot read function {number} of the graph {step.graph.name}: {words[:300]}",
+            f"JAX cannot read function {number} of the graph {step.graph.name}: {one_line(error)}",
             hint=f"it was written by JAX {step.jax}, and this is {jax.__version__}: export it again",
         ) from error
     at = f"metadata.functions[{number}]"
@@ -224,7 +224,7 @@ class Program:
 
     def _failed(self, call: Call, error: Exception) -> ExecutionFailed:
         node = printable(f"node {self.step.graph.nodes[call.node].id}")
-        words = printable(" ".join(str(error).split()))[:300] or type(error).__name__
+        words = one_line(error)
         if "RESOURCE_EXHAUSTED" in words or isinstance(error, MemoryError):
             return OutOfMemory(
                 f"{self.device} has too little memory: {node}: {words}", hint="solve for a smaller budget"

@@ -20,6 +20,7 @@ from remat_cli.frontends.captured.running import MeasuredPlan, PlanBench, compar
 from remat_cli.frontends.jax.document import ArraySpec, Place, PlaceSpec, Step
 from remat_cli.frontends.jax.execute import Loaded, program
 from remat_cli.frontends.jax.installed import device_named
+from remat_cli.frontends.source import one_line
 from remat_cli.graph.model import Node
 from remat_cli.plan.model import Statement
 from remat_cli.printable import printable
@@ -43,9 +44,8 @@ class Operations(OperationBench):
             try:
                 measured = self._measured(index, repeats, warmup)
             except Exception as error:  # operations may raise anything
-                words = printable(" ".join(str(error).split()))[:300]
                 raise ExecutionFailed(
-                    f"node {self.graph.nodes[index].id} failed on {self.device}: {words}",
+                    f"node {self.graph.nodes[index].id} failed on {self.device}: {one_line(error)}",
                     hint="was the graph exported for another device or version of JAX?",
                 ) from error
             yield measured

@@ -37,8 +37,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remat_cli.frontends.captured.dtypes import ITEM_BYTES as COMMON_BYTES
 from remat_cli.frontends.captured.origin import Frontend
+from remat_cli.frontends.captured.serialiser import ITEM_BYTES as COMMON_BYTES
 from remat_cli.frontends.captured.serialiser import LARGEST, Dtype, Hexadecimal, Reader, Stored, stored
 from remat_cli.graph.model import Graph
 from remat_cli.graph.quoting import quote

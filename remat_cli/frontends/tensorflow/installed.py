@@ -8,7 +8,7 @@ import os
 import sys
 
 from remat_cli.errors import FrameworkUnavailable, Worded
-from remat_cli.frontends.captured.installed import require_known, require_version
+from remat_cli.frontends.captured.installed import require_version
 
 OLDEST = (2, 15)
 BELOW = (2, 22)
@@ -31,10 +31,8 @@ def require_device(device: str) -> None:
     """Check that TensorFlow is here, and has ``device``, ``cpu`` or ``gpu``.
 
     Raises:
-        UsageError: If there is no such kind of device.
         FrameworkUnavailable: If TensorFlow or the device is missing.
     """
-    require_known(device, "TensorFlow", DEVICES)
     require_tensorflow()
     quieten()
     import tensorflow as tf

@@ -21,6 +21,7 @@ import numpy
 from remat_cli.errors import ExecutionFailed, OutOfMemory
 from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, host_facts, time_call
 from remat_cli.frontends.captured.running import MeasuredPlan, PlanBench, compared_tensor, median_s
+from remat_cli.frontends.source import one_line
 from remat_cli.frontends.tensorflow.compat import Execute, address
 from remat_cli.frontends.tensorflow.document import (
     ITEM_BYTES,
@@ -33,7 +34,7 @@ from remat_cli.frontends.tensorflow.document import (
     TensorSpec,
     read_workspaces,
 )
-from remat_cli.frontends.tensorflow.execute.program import call_function, program, words
+from remat_cli.frontends.tensorflow.execute.program import call_function, program
 from remat_cli.frontends.tensorflow.operators import ASSIGNS, BY_ROWS, CALLS
 from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.model import Statement
@@ -337,12 +338,12 @@ class Operations(OperationBench):
             times = time_call(call, tf.test.experimental.sync_devices, repeats, warmup)
         except tf.errors.ResourceExhaustedError as error:
             raise OutOfMemory(
-                f"{where} does not fit the memory of the device: {words(error)}",
+                f"{where} does not fit the memory of the device: {one_line(error)}",
                 hint="nodes are run one by one, with their inputs: make room on the device, or profile a smaller batch",
             ) from error
         except tf.errors.OpError as error:
             raise ExecutionFailed(
-                f"{where} failed on {self.device}: {words(error)}",
+                f"{where} failed on {self.device}: {one_line(error)}",
                 hint="a graph is for the device it was exported for: was it another one?",
             ) from error
         return MeasuredOperation(times, space)

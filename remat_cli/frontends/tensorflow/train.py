@@ -16,7 +16,7 @@ from remat_cli.frontends.tensorflow.capture.capture import (
     refused_xla,
     train_step_of,
 )
-from remat_cli.frontends.tensorflow.capture.costs import FLOPS, cost_model
+from remat_cli.frontends.tensorflow.capture.costs import cost_model
 from remat_cli.frontends.tensorflow.capture.export import graph_of_step
 from remat_cli.frontends.tensorflow.capture.lower import lower
 from remat_cli.frontends.tensorflow.capture.program import Program as Captured
@@ -128,7 +128,7 @@ class PlannedStep:
     def _compile(self, arguments: tuple[Any, ...]) -> _Compiled | None:
         """The step for arguments like these; None if it is to run as it is."""
         graph, captured_program, captured = graph_of_step(
-            Model(self.step, arguments), "step", "compile", "cpu", cost_model(FLOPS)
+            Model(self.step, arguments), "step", "compile", "cpu", cost_model("flops")
         )
         step = read_step(graph)
         reasons = []

@@ -28,8 +28,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from remat_cli.frontends.captured.dtypes import ITEM_BYTES as COMMON_BYTES
 from remat_cli.frontends.captured.origin import Frontend
+from remat_cli.frontends.captured.serialiser import ITEM_BYTES as COMMON_BYTES
 from remat_cli.frontends.captured.serialiser import Dtype, Hexadecimal, Stored, stored
 from remat_cli.graph.model import Graph
 

@@ -1,9 +1,5 @@
 """Costs of operations that are not measured one by one: FLOPs, or time at the rates of a device.
 
-No cost is 0: free operations lead to ties, and to plans that recompute them any number of times.
-
-    time = launch + max(FLOPs of products / rate, bytes read and written / bandwidth)
-
 What a group of equations computes in between is not written to memory, so only what it reads and makes counts. The
 rates of the device at hand are measured when they are first needed, and kept in the user's cache folder.
 """
@@ -15,21 +11,29 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from remat_cli.errors import UsageError
 from remat_cli.files import cache_folder, read_text
 from remat_cli.frontends.jax.capture.flat import Equation, Flat
 from remat_cli.frontends.jax.capture.primitives import PRODUCTS, flops
 from remat_cli.frontends.jax.installed import device_named
-from remat_cli.frontends.rates import DTYPES, PRODUCT, Curve, Rates, kept_rates, processor, read_rates, roofline
+from remat_cli.frontends.messages import Tell
+from remat_cli.frontends.rates import (
+    DTYPES,
+    PRODUCT,
+    CostModel,
+    Curve,
+    Rates,
+    kept_rates,
+    named_costs,
+    processor,
+    read_rates,
+)
 from remat_cli.running import usable_cores
 
-DEVICE, FLOPS = "device", "flops"
-_US_DIGITS = 3
-"""Digits after the point of a time in microseconds. Nothing is known that exactly, and documents stay readable."""
 RATES = "REMAT_RATES"
 """Environment variable with a file of rates, which are taken instead of those of the device at hand."""
 _METHOD = 1
@@ -57,21 +61,6 @@ class Work:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CostModel:
-    """How to cost operations.
-
-    Attributes:
-        unit: Unit of the costs.
-        description: Entry of the graph's metadata.
-        cost: Maps the work of an operation to its cost.
-    """
-
-    unit: str
-    description: dict[str, Any]
-    cost: Callable[[Work], float]
-
-
 def work_of(flat: Flat, equations: Sequence[Equation], moved_bytes: int) -> Work:
     """The work of a group; ``moved_bytes`` are those that it reads and makes."""
     total, products = [], []
@@ -85,7 +74,7 @@ def work_of(flat: Flat, equations: Sequence[Equation], moved_bytes: int) -> Work
     return Work(max(1.0, math.fsum(total)), tuple(products), moved_bytes)
 
 
-def cost_model(text: str, device: str, tell: Callable[[str], None]) -> CostModel:
+def cost_model(text: str, device: str, tell: Tell) -> CostModel[Work]:
     """The cost model that ``device``, ``flops`` or ``roofline:NAME`` names.
 
     Args:
@@ -94,33 +83,18 @@ def cost_model(text: str, device: str, tell: Callable[[str], None]) -> CostModel
         tell: Told that the device is measured, if it is.
 
     Raises:
-        UsageError: If there is no cost model of that name.
-        InputError: If ``REMAT_RATES`` names a file that holds no rates.
+        UsageError, InputError: See :func:`remat_cli.frontends.rates.named_costs`.
     """
-    if text == FLOPS:
-        return CostModel("flops", {"model": "flops"}, lambda work: work.flops)
-    if text == DEVICE:
-        rates = device_rates(device, tell)
-        return _timed(rates, {"model": "device"} | rates.document())
-    kind, _, name = text.partition(":")
-    if kind != "roofline":
-        hint = "write device for times on the device at hand, flops, or roofline:a100"
-        raise UsageError(f'"{text}" is not a cost model', hint=hint)
-    return _timed(*roofline(name))
+    return named_costs(text, lambda work: work.flops, microseconds, partial(device_rates, device, tell), "JAX")
 
 
-def _timed(rates: Rates, description: dict[str, Any]) -> CostModel:
-    least = 10.0**-_US_DIGITS
-
-    def cost(work: Work) -> float:
-        products = math.fsum(rates.product_us(f"{PRODUCT} {DTYPES[0]}", dtype, own) for dtype, own in work.products)
-        streamed = rates.us("stream", max(1, work.bytes)) or 0.0
-        return max(least, round(rates.launch_us + max(products, streamed), _US_DIGITS))
-
-    return CostModel("us", description, cost)
+def microseconds(work: Work, rates: Rates) -> float:
+    """Launch + max(FLOPs of products / rate, bytes read and written / bandwidth)."""
+    products = math.fsum(rates.product_us(f"{PRODUCT} {DTYPES[0]}", dtype, own) for dtype, own in work.products)
+    return rates.launch_us + max(products, rates.us("stream", max(1, work.bytes)) or 0.0)
 
 
-def device_rates(device: str, tell: Callable[[str], None]) -> Rates:
+def device_rates(device: str, tell: Tell) -> Rates:
     """The rates of a device that is here.
 
     In this order: the file that ``REMAT_RATES`` names; the rates that an earlier process has kept for the same

@@ -11,7 +11,7 @@ from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.jax.capture.flat import Atom, Equation, Flat, Number, atom_form, equation_form
 from remat_cli.frontends.jax.compat import bind, key_implementation, without_places
 from remat_cli.frontends.jax.document import ITEM_BYTES, ArraySpec
-from remat_cli.printable import printable
+from remat_cli.frontends.source import one_line
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
 
@@ -113,9 +113,8 @@ class Functions:
                 return bytes(export.export(jax.jit(function), platforms=platforms)(*specs).serialize())
         except Exception as error:  # lowering rules may raise anything
             names = ", ".join(sorted({equation.name for equation in equations}))
-            words = printable(str(error).splitlines()[0] if str(error) else type(error).__name__)
             raise CaptureFailed(
-                f"JAX cannot write the operations {names} for {self.device}: {words}",
+                f"JAX cannot write the operations {names} for {self.device}: {one_line(error)}",
                 hint="functions in a graph must run without Python code, and on one device",
             ) from error
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.source import one_line
 from remat_cli.frontends.tensorflow.capture.layers import marked_layers
 from remat_cli.frontends.tensorflow.compat import (
     function_definitions,
@@ -169,7 +170,7 @@ def capture(model: Model) -> Captured:
         raise
     except Exception as error:  # the user's code may do anything
         raise CaptureFailed(
-            f"TensorFlow cannot capture the step: {type(error).__name__}: {_words(error)}",
+            f"TensorFlow cannot capture the step: {type(error).__name__}: {one_line(error, 400)}",
             hint="does it run inside tf.function?",
         ) from error
     trainable = {id(v) for v in graph_of(concrete).trainable_variables}
@@ -249,8 +250,3 @@ def refused_xla() -> CaptureFailed:
         f"{_BY_XLA}, so that no plan holds there",
         hint="leave jit_compile out (in Keras: model.compile(..., jit_compile=False)); the plan replaces it",
     )
-
-
-def _words(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= 400 else text[:400] + " ..."

@@ -1,26 +1,19 @@
 """Costs of operations: FLOPs, or time on a GPU by its data sheet.
 
 TensorFlow counts the FLOPs of products, convolutions, pooling and most pointwise operations. What it does not count
-(ReLU, batch normalisation, their gradients, products by einsum) counts here. No cost is 0: free operations lead to
-ties, and to plans that recompute them any number of times.
+(ReLU, batch normalisation, their gradients, products by einsum) counts here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from remat_cli.errors import UsageError
 from remat_cli.frontends.formulas import einsum_flops
-from remat_cli.frontends.rates import DTYPES, PRODUCT, Rates, roofline
+from remat_cli.frontends.rates import DTYPES, PRODUCT, CostModel, Rates, named_costs
 from remat_cli.frontends.tensorflow.capture.program import Op, Program
 from remat_cli.frontends.tensorflow.compat import flop_statistics
 
-FLOPS = "flops"
-_US_DIGITS = 3
-"""Digits after the point of a time in microseconds. Nothing is known that exactly, and documents stay readable."""
 _PRODUCTS = ("MatMul", "Conv", "Einsum")
 """Parts of the names of operations that do much more than read and write memory."""
 _PER_ELEMENT = {
@@ -34,41 +27,26 @@ _PER_ELEMENT = {
 """FLOPs per element of the largest tensor, where TensorFlow counts none and there is more than one."""
 
 
-@dataclass(frozen=True, slots=True)
-class CostModel:
-    """How to cost operations.
+class Work(NamedTuple):
+    """An operation of a captured step, with TensorFlow's graph of it."""
 
-    Attributes:
-        unit: Unit of the costs.
-        description: Entry of the graph's metadata.
-        cost: Cost of an operation of a program, from the program, the operation and TensorFlow's graph.
-    """
-
-    unit: str
-    description: dict[str, Any]
-    cost: Callable[[Program, Op, Any], float]
+    program: Program
+    op: Op
+    graph: Any
 
 
-def cost_model(text: str) -> CostModel:
+def cost_model(text: str) -> CostModel[Work]:
     """The cost model that ``flops`` or ``roofline:NAME`` names.
 
     Raises:
         UsageError: If there is no cost model of that name.
     """
-    if text == FLOPS:
-        return CostModel("flops", {"model": "flops"}, flops)
-    kind, _, name = text.partition(":")
-    if kind != "roofline":
-        raise UsageError(
-            f'"{text}" is not a cost model for TensorFlow',
-            hint="write flops or roofline:a100; remat profile measures the device at hand",
-        )
-    rates, description = roofline(name)
-    return CostModel("us", description, lambda program, op, graph: _microseconds(program, op, graph, rates))
+    return named_costs(text, flops, _microseconds, None, "TensorFlow")
 
 
-def flops(program: Program, op: Op, graph: Any) -> float:
+def flops(work: Work) -> float:
     """FLOPs of an operation; at least 1."""
+    program, op, graph = work
     if op.call.op == "Einsum":
         shapes = [program.spec(ref).shape for ref in op.call.inputs]
         return float(max(1, einsum_flops(str(op.call.attributes["equation"].value), shapes)))
@@ -84,11 +62,12 @@ def _elements(program: Program, op: Op) -> int:
     return max((math.prod(spec.shape) for spec in specs if spec.dtype != "resource"), default=1)
 
 
-def _microseconds(program: Program, op: Op, graph: Any, rates: Rates) -> float:
+def _microseconds(work: Work, rates: Rates) -> float:
     """Launch + max(FLOPs of products / rate, bytes / bandwidth)."""
+    program, op, _ = work
     moved = sum(program.spec(ref).bytes for ref in op.call.inputs) + sum(spec.bytes for spec in op.call.outputs)
     own = 0.0
     if any(part in op.call.op for part in _PRODUCTS):
         dtype = op.call.outputs[0].dtype
-        own = rates.product_us(PRODUCT, dtype if dtype in DTYPES else DTYPES[0], flops(program, op, graph))
-    return max(10.0**-_US_DIGITS, round(rates.launch_us + max(own, rates.us("stream", moved) or 0.0), _US_DIGITS))
+        own = rates.product_us(PRODUCT, dtype if dtype in DTYPES else DTYPES[0], flops(work))
+    return rates.launch_us + max(own, rates.us("stream", moved) or 0.0)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from remat_cli.frontends.rates import CostModel
 from remat_cli.frontends.source import called
 from remat_cli.frontends.tensorflow.capture.capture import Captured, Model, as_model, capture
-from remat_cli.frontends.tensorflow.capture.costs import CostModel, cost_model
-from remat_cli.frontends.tensorflow.capture.graph_reader import find_aliases, read_graph
+from remat_cli.frontends.tensorflow.capture.costs import Work, cost_model
+from remat_cli.frontends.tensorflow.capture.graph_reader import read_graph
 from remat_cli.frontends.tensorflow.capture.lower import lower
 from remat_cli.frontends.tensorflow.capture.program import Program
 from remat_cli.frontends.tensorflow.document import FRONTEND
@@ -40,7 +41,7 @@ def export_model(
 
 
 def graph_of_step(
-    model: Model, name: str, source: str, device: str, costs: CostModel
+    model: Model, name: str, source: str, device: str, costs: CostModel[Work]
 ) -> tuple[Graph, Program, Captured]:
     """The graph of a step, its program, which knows what places are in this process, and what was captured.
 
@@ -49,9 +50,8 @@ def graph_of_step(
     """
     captured = capture(model)
     program = read_graph(captured)
-    find_aliases(program)
     for op in program.ops:
-        op.cost = costs.cost(program, op, captured.graph)
+        op.cost = costs.cost(Work(program, op, captured.graph))
     graph = lower(program, name, costs.unit)
     assert graph is not None  # the nodes were chosen for it
     metadata = FRONTEND.metadata(source, device, costs.description)

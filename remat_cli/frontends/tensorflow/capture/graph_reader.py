@@ -77,7 +77,9 @@ def read_graph(captured: Captured) -> Program:
     Raises:
         CaptureFailed: If the step does something that cannot be done again without the user's code.
     """
-    return _GraphReader(captured).program()
+    program = _GraphReader(captured).program()
+    _find_aliases(program)
+    return program
 
 
 def sorted_operations(graph: Any) -> list[Any]:
@@ -438,7 +440,7 @@ def _limit(item: Any) -> int | None:
 Aliases = tuple[int | None, ...]
 
 
-def find_aliases(program: Program) -> None:
+def _find_aliases(program: Program) -> None:
     """Set ``alias_of`` of every operation of ``program``."""
     known: dict[str, Aliases] = {}
     for op in program.ops:

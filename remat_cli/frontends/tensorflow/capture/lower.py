@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.imported import Names
 from remat_cli.frontends.tensorflow.capture.grouping import Item, group
 from remat_cli.frontends.tensorflow.capture.layers import Path, repeatable, shared_path
 from remat_cli.frontends.tensorflow.capture.memory import highest, no_remat_peak, update_workspace
@@ -192,7 +193,7 @@ class _Lowering:
         tokens: list[int] = []
         made: list[Node] = []
         count = 0
-        names = _Names()
+        names = Names(first=2)
         for node in nodes:
             once = any(self.ops[k].kind is Kind.ONCE for k in node.ops)
             order = sorted(number[root] for root in node.inputs)
@@ -221,7 +222,7 @@ class _Lowering:
     def _node(
         self,
         node: _Node,
-        names: _Names,
+        names: Names,
         calls: Sequence[Call],
         reads: tuple[int, ...],
         sizes: tuple[int, ...],
@@ -230,8 +231,9 @@ class _Lowering:
     ) -> Node:
         main = max(node.ops, key=lambda k: (self.ops[k].cost, -k))
         op = self.ops[main].call.op
+        name = "update" if node.update else _name(self.ops[main], [self.ops[k].layer for k in node.ops])
         return Node(
-            id=names.new("update" if node.update else _name(self.ops[main], [self.ops[k].layer for k in node.ops])),
+            id=names.unique(re.sub(r"[^\w./+-]", "_", name)),
             cost=math.fsum(self.ops[k].cost for k in node.ops),
             inputs=reads,
             outputs=sizes,
@@ -291,22 +293,6 @@ class _Lowering:
             ),
             "notes": list(self.program.notes),
         }
-
-
-class _Names:
-    """Ids of nodes: unique, and not such as ``x:0``."""
-
-    def __init__(self) -> None:
-        self.used: set[str] = set()
-
-    def new(self, wanted: str) -> str:
-        base = re.sub(r"[^\w./+-]", "_", wanted)
-        name, k = base, 1
-        while name in self.used:
-            k += 1
-            name = f"{base}.{k}"
-        self.used.add(name)
-        return name
 
 
 def _name(op: Op, layers: Sequence[Path]) -> str:

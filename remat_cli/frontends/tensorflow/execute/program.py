@@ -13,6 +13,7 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from remat_cli.errors import ExecutionFailed, OutOfMemory, RematError, UsageError
+from remat_cli.frontends.source import one_line
 from remat_cli.frontends.tensorflow.codec import kernel_attributes, tensor_of
 from remat_cli.frontends.tensorflow.compat import Execute, executor
 from remat_cli.frontends.tensorflow.document import Attribute, Call, Constant, Input, Made, Place, Read, Ref, Step
@@ -68,11 +69,11 @@ class Program:
             place = self._place(trace)
             if isinstance(error, tf.errors.ResourceExhaustedError):
                 raise OutOfMemory(
-                    f"{place} does not fit the memory of the device: {words(error)}",
+                    f"{place} does not fit the memory of the device: {one_line(error)}",
                     hint="make room there, or solve for a smaller budget",
                 ) from error
             raise ExecutionFailed(  # kernels may raise anything
-                f"{place} failed: {words(error)}",
+                f"{place} failed: {one_line(error)}",
                 hint="was the graph exported for another device, or does this need other inputs than random ones?",
             ) from error
 
@@ -328,9 +329,3 @@ def _seeded(attributes: tuple[Any, ...], seed: int, node: int) -> tuple[Any, ...
     if named.get("seed") == 0 and named.get("seed2") == 0:
         named |= {"seed": seed + 1, "seed2": node + 1}
     return tuple(item for pair in named.items() for item in pair)
-
-
-def words(error: Exception) -> str:
-    """The text of a kernel's error, in one line."""
-    text = printable(" ".join(str(getattr(error, "message", error)).split())) or type(error).__name__
-    return text if len(text) <= 300 else text[:300] + " ..."
