@@ -175,6 +175,11 @@ class InputError(RematError):
         self.source = source
         self.problems = tuple(problems)
 
+    @classmethod
+    def of(cls, source: str, message: str, hint: str = "", *, pointer: str = "", line: int | None = None) -> InputError:
+        """The error for a single problem."""
+        return cls(source, [Problem(message, pointer=pointer, line=line, hint=hint)])
+
 
 class Infeasible(RematError):
     """No plan fits: the answer is no. ``message`` gives the reason, ``hint`` a budget that works."""

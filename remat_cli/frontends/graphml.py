@@ -32,7 +32,7 @@ def graphml_document(text: str, source: str) -> Document:
         graph = networkx.parse_graphml(text)
         data = networkx.node_link_data(graph, edges="links")
     except Exception as error:  # networkx checks little: faults appear as KeyError, TypeError, ...
-        raise _problem(
+        raise InputError.of(
             source, f"not GraphML that networkx reads: {type(error).__name__}: {printable(str(error))}"
         ) from None
     attributes: dict[str, Any] = data["graph"]
@@ -41,7 +41,7 @@ def graphml_document(text: str, source: str) -> Document:
     for name, value in defaults.items():
         if isinstance(value, bool):
             hint = "write it into every node"
-            raise _problem(source, f"the default of the boolean {quote(name)} is not read", hint)
+            raise InputError.of(source, f"the default of the boolean {quote(name)} is not read", hint)
     data["nodes"] = [defaults | node for node in data["nodes"]]
     return Document(source, data)
 
@@ -49,7 +49,7 @@ def graphml_document(text: str, source: str) -> Document:
 def _look_at(text: str, source: str) -> None:
     """Make sure that ``text`` is plain XML with one graph, and that its edges name nodes of it."""
     if SURROGATE.search(text):
-        raise _problem(source, "the text holds half of a surrogate pair", "save the file as UTF-8")
+        raise InputError.of(source, "the text holds half of a surrogate pair", "save the file as UTF-8")
     parser = expat.ParserCreate("UTF-8")
     seen = _Seen(source, parser)
     parser.StartDoctypeDeclHandler = seen.document_type
@@ -100,10 +100,12 @@ class _Seen:
     def finish(self) -> None:
         """Refuse faults that only show at the end of the text."""
         if not self._graphs:
-            raise _problem(self._source, "there is no graph in it", "GraphML holds a graph with nodes and edges")
+            raise InputError.of(self._source, "there is no graph in it", "GraphML holds a graph with nodes and edges")
         for end, line in self._ends:
             if end not in self._nodes:
-                raise _problem(self._source, f"there is no node {quote(end)}", "edges name nodes by their id", line)
+                raise InputError.of(
+                    self._source, f"there is no node {quote(end)}", "edges name nodes by their id", line=line
+                )
 
     def _graph(self, attributes: dict[str, str]) -> None:
         self._graphs += 1
@@ -121,8 +123,4 @@ class _Seen:
         self._nodes[node] = self._parser.CurrentLineNumber
 
     def _refuse(self, message: str, hint: str = "") -> NoReturn:
-        raise _problem(self._source, message, hint, self._parser.CurrentLineNumber)
-
-
-def _problem(source: str, message: str, hint: str = "", line: int | None = None) -> InputError:
-    return InputError(source, [Problem(message, line=line, hint=hint)])
+        raise InputError.of(self._source, message, hint, line=self._parser.CurrentLineNumber)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remat_cli.errors import InputError, Problem, UsageError, Worded
+from remat_cli.errors import InputError, UsageError, Worded
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.graph.reader import MAX_BYTES, MAX_COST
-from remat_cli.printable import CONTROLS
+from remat_cli.printable import CONTROLS, printable
 from remat_cli.zoo.layers.common import SOFTMAX_FLOPS
 from remat_cli.zoo.network import Derivative, Layer, Network, Tensor
 from remat_cli.zoo.training import Backward, to_graph
@@ -128,6 +129,54 @@ class Imported:
     notes: tuple[str, ...]
 
 
+@dataclass(slots=True)
+class DefaultCosts:
+    """Costs of operators without a rule: by their elements as the user asks, or refused, all of them in one error.
+
+    Attributes:
+        source: Name of the file, for messages.
+        per_element: FLOPs per element of the largest tensor; None refuses such operators.
+        counts: Number of uses of each operator that got the default cost.
+        refused: Number of uses of each operator that got none.
+    """
+
+    source: str
+    per_element: int | None
+    counts: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def of(self, operator: str, elements: int) -> int:
+        """FLOPs of a use of an operator, at least 1."""
+        if self.per_element is None:
+            self.refused[operator] += 1
+            return 1
+        self.counts[operator] += 1
+        return max(1, self.per_element * elements)
+
+    def require_known(self, what: str = "operators") -> None:
+        """Check that every operator has a cost.
+
+        Raises:
+            InputError: If one has none.
+        """
+        if self.refused:
+            told = printable(", ".join(f"{name} ({times} times)" for name, times in sorted(self.refused.items())))
+            hint = Worded(
+                "say default_cost=1 for one FLOP per element of the largest tensor that they touch",
+                "say --default-cost 1 for one FLOP per element of the largest tensor that they touch",
+            )
+            raise InputError.of(self.source, f"{what} without a rule for their cost: {told}", hint)
+
+    def notes(self) -> list[str]:
+        """A note on the operators that got the default cost, if there are any."""
+        told = ", ".join(f"{name} ({times})" for name, times in sorted(self.counts.items()))
+        return [f"costs by the default cost: {told}"] if told else []
+
+    def description(self) -> dict[str, Any]:
+        """What the metadata of a graph say of its costs."""
+        return {"model": "flops", "by": "formulas", "by_default": dict(sorted(self.counts.items()))}
+
+
 class Names:
     """Makes valid and unique ids; ``first`` is the number of the first id that is taken already."""
 
@@ -182,10 +231,8 @@ def model_graph(model: Model, backward: Backward, source: str) -> Graph:
         UsageError: If no backward pass can be derived.
     """
     if not model.operations:
-        raise InputError(source, [Problem("nothing is computed in it: all results are inputs or constants")])
-    too_large = InputError(
-        source, [Problem("all sizes or costs together are too large", hint="use smaller dimensions")]
-    )
+        raise InputError.of(source, "nothing is computed in it: all results are inputs or constants")
+    too_large = InputError.of(source, "all sizes or costs together are too large", "use smaller dimensions")
     if any(operation.flops > MAX_COST for operation in model.operations):  # before any of them becomes a float
         raise too_large
     graph = _forward(model) if backward is Backward.NONE else _training(model, backward, source)
@@ -313,6 +360,11 @@ def _refuse_lost_gradients(model: Model, source: str) -> None:
                 " differentiates first outputs alone",
                 hint=_CHECKMATE,
             )
+
+
+def some(names: Sequence[str], most: int = 8) -> str:
+    """``a, b and 3 more``: the first of them, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def count(number: int, noun: str) -> str:

@@ -91,14 +91,14 @@ def measured_costs(graph: Graph, text: str, source: str, *, scale: bool = False)
     kept = tuple(node_id for node_id, cost in costs.items() if cost is None)
     if len(kept) == len(graph.nodes):
         seen = ", ".join(quote(name) for name in list(means)[:5])
-        raise _problem(
+        raise InputError.of(
             source,
             f"no event is named like a node or an operation of {quote(graph.name)}",
             f"events here: {seen}; name them after nodes with torch.profiler.record_function",
         )
     factor = _factor(graph, costs, source) if scale and kept else None
     if kept and factor is None and graph.cost_unit != UNIT:
-        raise _problem(
+        raise InputError.of(
             source,
             f"{len(kept)} of {len(graph.nodes)} nodes have no event, {quote(kept[0])} first: "
             f"their costs in {graph.cost_unit} would stand beside microseconds",
@@ -109,7 +109,7 @@ def measured_costs(graph: Graph, text: str, source: str, *, scale: bool = False)
         )
     nodes = tuple(replace(node, cost=_new(node, costs[node.id], factor)) for node in graph.nodes)
     if not sum(node.cost for node in nodes) <= MAX_COST:  # "not <=" so that NaN is refused too
-        raise _problem(source, f"all costs together are more than {MAX_COST:g}", "use a trace with sensible times")
+        raise InputError.of(source, f"all costs together are more than {MAX_COST:g}", "use a trace with sensible times")
     return Measured(
         graph=replace(graph, nodes=nodes, cost_unit=UNIT, metadata=_metadata(graph.metadata)),
         by_id=len(ids),
@@ -138,7 +138,9 @@ def _factor(graph: Graph, costs: Mapping[str, float | None], source: str) -> flo
     stated = math.fsum(before for before, _ in matched)
     measured = math.fsum(after for _, after in matched)
     if not stated or not measured:
-        raise _problem(source, "the measured nodes cost nothing, so there is no scale", "measure nodes that cost some")
+        raise InputError.of(
+            source, "the measured nodes cost nothing, so there is no scale", "measure nodes that cost some"
+        )
     return measured / stated
 
 
@@ -153,7 +155,7 @@ def _read(text: str, source: str) -> tuple[list[list[_Event]], bool, int]:
     data = load_json(text, source)
     entries = data.get("traceEvents") if isinstance(data, dict) else data
     if not isinstance(entries, list):
-        raise _problem(source, "there is no list of traceEvents", "give the JSON that torch.profiler exports")
+        raise InputError.of(source, "there is no list of traceEvents", "give the JSON that torch.profiler exports")
     threads: dict[tuple[str, str], list[_Event]] = defaultdict(list)
     device_us: dict[int, float] = defaultdict(float)
     device = []
@@ -166,7 +168,7 @@ def _read(text: str, source: str) -> tuple[list[list[_Event]], bool, int]:
         else:
             threads[str(entry.get("pid")), str(entry.get("tid"))].append(event)
     if not threads:
-        raise _problem(source, "there are no complete events of the host", 'give a trace with events of "ph": "X"')
+        raise InputError.of(source, "there are no complete events of the host", 'give a trace with events of "ph": "X"')
     known = {event.external for events in threads.values() for event in events} - {None}
     for event in device:
         if event.external is not None:
@@ -209,7 +211,3 @@ def _nest(events: Sequence[_Event], device_us: Mapping[int, float]) -> list[_Eve
             for around in open_events:
                 around.device_us += device_us.get(event.external, 0.0)
     return outermost
-
-
-def _problem(source: str, message: str, hint: str = "") -> InputError:
-    return InputError(source, [Problem(message, hint=hint)])

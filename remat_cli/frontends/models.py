@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from remat_cli.errors import InputError, Problem
+from remat_cli.errors import InputError
 from remat_cli.frontends.imported import Imported, Wishes
 
 ONNX, ARCHIVE, DUMP, HLO = "onnx", "pt2", "fx", "hlo"
@@ -38,7 +38,7 @@ def model_format(path: str) -> str | None:
     except (OSError, ValueError):
         return None  # the reader of documents reports what is wrong
     if head.startswith(b"\x80") or (suffix in _PICKLES and head.startswith(b"PK")):
-        raise _refused(
+        raise InputError.of(
             path,
             "holds pickled Python objects, and reading those runs whatever code the file names",
             "save the model with torch.export.save as a .pt2 file, or write the text of "
@@ -47,7 +47,7 @@ def model_format(path: str) -> str | None:
     if head.startswith(b"PK\x03\x04"):
         return ARCHIVE
     if _LISTING.match(head):
-        raise _refused(
+        raise InputError.of(
             path,
             "is a listing of a torch.fx graph without shapes and types",
             "write the text of graph_module.print_readable(print_output=False), which has them",
@@ -55,7 +55,7 @@ def model_format(path: str) -> str | None:
     if _HLO.match(head):
         return HLO
     if _STABLE.match(head):
-        raise _refused(
+        raise InputError.of(
             path,
             "is a module of StableHLO",
             "give the HLO text that XLA makes of it: XLA_FLAGS='--xla_dump_to=FOLDER --xla_dump_hlo_as_text'",
@@ -85,7 +85,3 @@ def import_model(path: str, format: str, wishes: Wishes) -> Imported:
     from remat_cli.frontends.aten.importing import import_aten
 
     return import_aten(path, format, wishes)
-
-
-def _refused(path: str, message: str, hint: str) -> InputError:
-    return InputError(path, [Problem(message, hint=hint)])

@@ -138,7 +138,7 @@ def read_rates(text: str, name: str) -> Rates:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(name, [Problem(f"is not JSON: {error}")]) from None
+        raise InputError.of(name, f"is not JSON: {error}") from None
     problems = _problems(document)
     if problems:
         hint = Worded(

@@ -17,7 +17,7 @@ import remat_cli as remat
 from remat_cli.errors import InputError, UsageError
 from remat_cli.frontends.hlo.importing import import_hlo
 from remat_cli.frontends.hlo.shapes import Array, leaves, parts, read_shape
-from remat_cli.frontends.imported import Wishes
+from remat_cli.frontends.imported import DefaultCosts, Wishes
 from remat_cli.frontends.models import model_format
 from remat_cli.plan.check import check
 
@@ -380,7 +380,7 @@ def _answer(text):
     def read():
         nonlocal lowered
         found = read_module(text, "dump.txt")
-        lowered = lower(found, Costs(found, 1))
+        lowered = lower(found, Costs(found, DefaultCosts("", 1)))
 
     error = refusal(read)
     if error is not None:

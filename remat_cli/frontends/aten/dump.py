@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from remat_cli.errors import InputError, Problem
+from remat_cli.errors import InputError
 from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorType
 from remat_cli.frontends.aten.sizes import Sizes
 from remat_cli.graph.quoting import quote
@@ -43,7 +43,7 @@ def read_dump(text: str, source: str, given: Mapping[str, int]) -> Program:
     found = list(_CLASS.finditer(text))
     if len(found) != 1:
         words = "there is no" if not found else f"there are {len(found)} graphs, expected one"
-        raise _problem(source, f"{words} class ...(torch.nn.Module) in it", None, "put one graph into one file")
+        raise InputError.of(source, f"{words} class ...(torch.nn.Module) in it", "put one graph into one file")
     start = found[0]
     first_line = text.count("\n", 0, start.start())
     body = _indented(text[start.start() :], len(start[1].expandtabs()))
@@ -51,15 +51,15 @@ def read_dump(text: str, source: str, given: Mapping[str, int]) -> Program:
         tree = ast.parse(textwrap.dedent(body))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
-        raise _problem(source, f"not Python: {error}", None if line is None else first_line + line) from None
+        raise InputError.of(source, f"not Python: {error}", line=None if line is None else first_line + line) from None
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "forward"]
     if len(functions) != 1:
         hint = "graphs inside graphs (control flow) are not supported" if functions else ""
-        raise _problem(source, f"there are {len(functions)} methods forward in it, expected one", None, hint)
+        raise InputError.of(source, f"there are {len(functions)} methods forward in it, expected one", hint)
     try:
         return _Reader(source, first_line, dict(given)).program(functions[0])
     except RecursionError:
-        raise _problem(source, "an expression in it has too many parts inside each other", None) from None
+        raise InputError.of(source, "an expression in it has too many parts inside each other") from None
 
 
 def _indented(text: str, margin: int) -> str:
@@ -219,7 +219,7 @@ class _Reader:
             raise self._wrong(annotation, f"the type of {quote(name)} is {quote(text)}: {error}") from None
 
     def _wrong(self, node: ast.AST, message: str, hint: str = "") -> InputError:
-        return _problem(self._source, message, self._first_line + getattr(node, "lineno", 1), hint)
+        return InputError.of(self._source, message, hint, line=self._first_line + getattr(node, "lineno", 1))
 
 
 def _split(sizes: str) -> list[str]:
@@ -244,7 +244,3 @@ def _kind_of(name: str) -> str:
 
 def _is_text(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-
-
-def _problem(source: str, message: str, line: int | None, hint: str = "") -> InputError:
-    return InputError(source, [Problem(message, line=line, hint=hint)])

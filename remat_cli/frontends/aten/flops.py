@@ -7,14 +7,13 @@ the same way, so the costs of a captured step and of an archive of the same modu
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from remat_cli.errors import InputError, Problem, Worded
+from remat_cli.errors import InputError
 from remat_cli.frontends.aten.program import Call, Ref, TensorType
 from remat_cli.frontends.formulas import einsum_flops
+from remat_cli.frontends.imported import DefaultCosts
 from remat_cli.printable import printable
 
 _OWN = ("aten.", "prims.", "remat.")
@@ -40,57 +39,19 @@ def elements(call: Call, types: Types) -> int:
     return max([1, *read, *(made[1].elements for made in call.outputs if made is not None)])
 
 
-@dataclass(slots=True)
-class Costs:
-    """Costs the calls of a file, and counts those without a rule: operators that are not PyTorch's own.
+def cost_of(call: Call, types: Types, defaults: DefaultCosts) -> int:
+    """FLOPs of a call in a file; operators that are not PyTorch's own have no rule.
 
-    Attributes:
-        source: Name of the file, for messages.
-        default_cost: FLOPs per element of the largest tensor for foreign operators; None refuses them.
-        defaults: Number of calls of each foreign operator that got the default cost.
-        foreign: Number of calls of each foreign operator that got no cost.
+    Raises:
+        InputError: If its arguments do not fit the rule.
     """
-
-    source: str
-    default_cost: int | None
-    defaults: Counter[str] = field(default_factory=Counter)
-    foreign: Counter[str] = field(default_factory=Counter)
-
-    def of(self, call: Call, types: Types) -> int:
-        """Cost of a call.
-
-        Raises:
-            InputError: If its arguments do not fit the rule.
-        """
-        if call.target.startswith(_OWN):
-            try:
-                return flops(call, types)
-            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-                words = printable(f"{call.name} ({call.target}) cannot be costed: {error}")
-                problem = Problem(words, hint="are its arguments right?")
-                raise InputError(self.source, [problem]) from None
-        if self.default_cost is None:
-            self.foreign[call.op] += 1
-            return 1
-        self.defaults[call.op] += 1
-        return self.default_cost * elements(call, types)
-
-    def require_known(self) -> None:
-        """Check that every call has a cost.
-
-        Raises:
-            InputError: If one has none.
-        """
-        if self.foreign:
-            told = printable(", ".join(f"{op} ({times} times)" for op, times in sorted(self.foreign.items())))
-            problem = Problem(
-                f"operators that are not PyTorch's own, without a rule for their cost: {told}",
-                hint=Worded(
-                    "say default_cost=1 for one FLOP per element of the largest tensor that they touch",
-                    "say --default-cost 1 for one FLOP per element of the largest tensor that they touch",
-                ),
-            )
-            raise InputError(self.source, [problem])
+    if not call.target.startswith(_OWN):
+        return defaults.of(call.op, elements(call, types))
+    try:
+        return flops(call, types)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        words = printable(f"{call.name} ({call.target}) cannot be costed: {error}")
+        raise InputError.of(defaults.source, words, "are its arguments right?") from None
 
 
 def _shape(call: Call, types: Types, position: int, name: str) -> tuple[int, ...]:

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from remat_cli.errors import UsageError, Worded
 from remat_cli.files import read_text
 from remat_cli.frontends.aten.dump import read_dump
-from remat_cli.frontends.aten.flops import Costs
+from remat_cli.frontends.aten.flops import cost_of
 from remat_cli.frontends.aten.lower import Computation, Lowered, lower
 from remat_cli.frontends.aten.phases import with_phases
 from remat_cli.frontends.aten.program import TANGENTS, Input, Program
 from remat_cli.frontends.aten.pt2 import read_archive
-from remat_cli.frontends.imported import Imported, Made, Model, Operation, Wishes, count, live, model_graph
+from remat_cli.frontends.imported import (
+    DefaultCosts,
+    Imported,
+    Made,
+    Model,
+    Operation,
+    Wishes,
+    count,
+    live,
+    model_graph,
+    some,
+)
 from remat_cli.graph.model import Phase
 from remat_cli.printable import printable
 from remat_cli.zoo.training import Backward
-
-_SHOWN = 8
 
 
 def import_aten(path: str, format: str, wishes: Wishes) -> Imported:
@@ -41,9 +51,9 @@ def import_aten(path: str, format: str, wishes: Wishes) -> Imported:
         raise UsageError(
             f"{path}: it has a backward pass already", hint=Worded("leave backward out", "leave --backward out")
         )
-    costs = Costs(path, wishes.default_cost)
-    lowered = lower(program, path, costs.of)
-    costs.require_known()
+    costs = DefaultCosts(path, wishes.default_cost)
+    lowered = lower(program, path, partial(cost_of, defaults=costs))
+    costs.require_known("operators that are not PyTorch's own,")
     model = _model(program, lowered, costs, path)
     alive = live(model, model.outputs)
     graph = model_graph(alive, backward, path)
@@ -65,7 +75,7 @@ def _operation(made: Computation) -> Operation:
     )
 
 
-def _model(program: Program, lowered: Lowered, costs: Costs, path: str) -> Model:
+def _model(program: Program, lowered: Lowered, costs: DefaultCosts, path: str) -> Model:
     results = [name for name, _ in program.outputs] + list(lowered.mutated)
     outputs: dict[Made, None] = {}
     for name in results:
@@ -73,7 +83,6 @@ def _model(program: Program, lowered: Lowered, costs: Costs, path: str) -> Model
         if isinstance(where, tuple):
             outputs[where] = None
     floats = Counter(kind.itemsize for kind in lowered.types.values() if kind.floating)
-    described = {"model": "flops", "by": "formulas", "by_default": dict(sorted(costs.defaults.items()))}
     return Model(
         name=Path(path).stem or "model",
         operations=tuple(map(_operation, lowered.computations)),
@@ -81,7 +90,7 @@ def _model(program: Program, lowered: Lowered, costs: Costs, path: str) -> Model
         fixed_memory=_bytes(program.inputs),
         gradient_memory=_bytes([i for i in program.inputs if i.kind == "parameter" and i.type.floating]),
         element_bytes=floats.most_common(1)[0][0] if floats else 4,
-        metadata=dict(program.metadata) | {"costs": described, "sizes": {"by": "types in the file"}},
+        metadata=dict(program.metadata) | {"costs": costs.description(), "sizes": {"by": "types in the file"}},
     )
 
 
@@ -95,7 +104,7 @@ def _bytes(inputs: tuple[Input, ...] | list[Input]) -> int:
 
 
 def _notes(
-    program: Program, lowered: Lowered, costs: Costs, dead: int, model: Model, backward: Backward
+    program: Program, lowered: Lowered, costs: DefaultCosts, dead: int, model: Model, backward: Backward
 ) -> tuple[str, ...]:
     dimensions = ", ".join(f"{name}={size}" for name, size in program.metadata["dimensions"].items())
     kinds = Counter(given.kind for given in program.inputs)
@@ -111,9 +120,7 @@ def _notes(
         notes.append("results without a reader: not in the file, left out")
         if any(kind.stride is None for kind in lowered.types.values()):
             notes.append("strides: not in the file; whether a reshape copies is derived from the views before it")
-    if costs.defaults:
-        told = ", ".join(f"{op} ({n})" for op, n in sorted(costs.defaults.items()))
-        notes.append(f"costs by the default cost: {told}")
+    notes += costs.notes()
     if lowered.views or dead:
         notes.append(
             f"left out: {count(len(lowered.views), 'view')} (their readers read the memory behind them), "
@@ -122,16 +129,12 @@ def _notes(
     if lowered.in_place:
         notes.append(f"{count(lowered.in_place, 'operation')} in place: replaced by operations that make a new value")
     if random := [made.id for made in lowered.computations if made.random]:
-        notes.append(f"computed at most once, because they draw random numbers: {_some(random)}")
+        notes.append(f"computed at most once, because they draw random numbers: {some(random)}")
     if lowered.tracking:
         notes.append(
-            f"these update running statistics, which a recomputation must not repeat: {_some(lowered.tracking)}"
+            f"these update running statistics, which a recomputation must not repeat: {some(lowered.tracking)}"
         )
     return tuple(map(printable, (*notes, _backward_note(program, model, backward))))
-
-
-def _some(ids: list[str]) -> str:
-    return ", ".join(ids[:_SHOWN]) + (f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")
 
 
 def _backward_note(program: Program, model: Model, backward: Backward) -> str:

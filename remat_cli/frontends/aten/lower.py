@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from remat_cli.errors import InputError, Problem
+from remat_cli.errors import InputError
 from remat_cli.frontends.aten.program import TANGENTS, Call, Program, Ref, TensorType
 from remat_cli.frontends.aten.retained_bytes import retained_bytes
 from remat_cli.frontends.aten.views import REORDERING, is_view
@@ -133,7 +133,7 @@ class _Lowering:
         for name in call.refs():
             if name not in where:
                 words = f"{call.name} ({call.target}) reads {name}, made nowhere before"
-                raise InputError(self._source, [Problem(words)])
+                raise InputError.of(self._source, words)
         first = call.argument(0, "self", call.argument(0, "input"))
         if call.op == TANGENTS:  # before views: tangents are new values even if their memory is known already
             self._compute(call)
@@ -153,7 +153,7 @@ class _Lowering:
             known = [storage in self._owners for storage in storages]
             if any(known) and not all(known):
                 words = f"{call.target} returns new memory and a view of old memory at once"
-                raise InputError(self._source, [Problem(words)])
+                raise InputError.of(self._source, words)
             return all(known)
         return is_view(call, self.out.types, isinstance(first, Ref) and first.name in self._reordered)
 
@@ -191,7 +191,7 @@ class _Lowering:
         old = out.where[first.name]
         if isinstance(old, Inlined):
             words = f"{call.name} ({call.target}) writes into {first.name}, which has no memory"
-            raise InputError(self._source, [Problem(words)])
+            raise InputError.of(self._source, words)
         size = out.types[old].bytes if isinstance(old, str) else out.computations[old[0]].sizes[old[1]]
         new = (len(out.computations), 0)
         out.computations.append(self._computation(call, [call.made()], [size]))

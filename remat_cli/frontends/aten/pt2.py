@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from remat_cli.errors import InputError, Problem
+from remat_cli.errors import InputError
 from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorType
 from remat_cli.frontends.aten.sizes import Sizes
 from remat_cli.graph.jsontext import load_json
@@ -37,6 +37,7 @@ _RESULTS = {
     "gradient_to_parameter": "gradient",
     "gradient_to_user_input": "gradient",
 }
+_WEIGHTS = "its list of weights is not as torch.export writes it"
 _PLAIN = (
     "as_int",
     "as_float",
@@ -64,7 +65,7 @@ def read_archive(path: str, given: Mapping[str, int]) -> Program:
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, dict) or version.get("major") != SCHEMA:
         found = f"version {version.get('major')}" if isinstance(version, dict) else "no version"
-        raise _problem(
+        raise InputError.of(
             path,
             f"the schema of its graph has {found}, and this remat knows version {SCHEMA}",
             "save it again with a torch that remat knows (see pyproject.toml)",
@@ -83,7 +84,7 @@ def read_archive(path: str, given: Mapping[str, int]) -> Program:
         ValueError,
     ) as error:
         words = f"its graph is not as torch.export writes it: {type(error).__name__}: {error}"
-        raise _problem(path, words, pointer="" if reader is None else reader.at) from None
+        raise InputError.of(path, words, pointer="" if reader is None else show_pointer(reader.at)) from None
 
 
 def _members(path: str) -> tuple[Any, dict[str, str]]:
@@ -97,9 +98,9 @@ def _members(path: str) -> tuple[Any, dict[str, str]]:
             weights = [name for name in names if name.endswith("weights/model_weights_config.json")]
             graph, *configuration = [_text(archive, name, path) for name in (graphs[0], *weights[:1])]
     except FileNotFoundError:
-        raise _problem(path, "there is no such file") from None
+        raise InputError.of(path, "there is no such file") from None
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise _problem(path, f"not an archive of torch.export: {error}") from None
+        raise InputError.of(path, f"not an archive of torch.export: {error}") from None
     storages = _storages(load_json(configuration[0], f"{path}:{weights[0]}"), path) if configuration else {}
     return load_json(graph, f"{path}:{graphs[0]}"), storages
 
@@ -108,23 +109,22 @@ def _storages(data: Any, path: str) -> dict[str, str]:
     """For each weight the file that holds it: ``{"config": {"conv.weight": {"path_name": "weight_0", ...}}}``."""
     config = data.get("config") if isinstance(data, dict) else None
     if not isinstance(config, dict):
-        raise _problem(path, "its list of weights is not as torch.export writes it: there is no object config in it")
+        raise InputError.of(path, f"{_WEIGHTS}: there is no object config in it")
     for name, weight in config.items():
         if not isinstance(weight, dict) or not isinstance(weight.get("path_name"), str):
-            words = f"the weight {quote(name)} has no path_name"
-            raise _problem(path, f"its list of weights is not as torch.export writes it: {words}")
+            raise InputError.of(path, f"{_WEIGHTS}: the weight {quote(name)} has no path_name")
     return {name: weight["path_name"] for name, weight in config.items()}
 
 
 def _not_one(path: str, names: list[str], count: int) -> InputError:
     if any(name.endswith("data.pkl") for name in names):
-        return _problem(
+        return InputError.of(
             path,
             "holds pickled Python objects, and reading those runs whatever code the file names",
             "save the model with torch.export.save",
         )
     found = "no graph" if not count else f"{count} graphs"
-    return _problem(
+    return InputError.of(
         path, f"holds {found}, expected one", "save one model with the torch.export.save of torch 2.8 or newer"
     )
 
@@ -132,7 +132,7 @@ def _not_one(path: str, names: list[str], count: int) -> InputError:
 def _text(archive: zipfile.ZipFile, name: str, path: str) -> str:
     member = archive.getinfo(name)
     if member.compress_type != zipfile.ZIP_STORED:
-        raise _problem(
+        raise InputError.of(
             path,
             f"{name} is compressed, and torch.export.save compresses nothing",
             "save the model again, or pack the archive without compression (zip -0)",
@@ -140,11 +140,11 @@ def _text(archive: zipfile.ZipFile, name: str, path: str) -> str:
     with archive.open(member) as stream:
         data = b"" if member.file_size > _LARGEST else stream.read(_LARGEST + 1)
     if max(member.file_size, len(data)) > _LARGEST:
-        raise _problem(path, f"{name} is larger than {_LARGEST} bytes, which no graph needs")
+        raise InputError.of(path, f"{name} is larger than {_LARGEST} bytes, which no graph needs")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise _problem(path, f"{name} is not UTF-8") from None
+        raise InputError.of(path, f"{name} is not UTF-8") from None
 
 
 class _Reader:
@@ -190,7 +190,7 @@ class _Reader:
 
     def _type(self, name: str, meta: Mapping[str, Any]) -> TensorType:
         if meta["layout"] != _STRIDED:
-            raise _problem(self._path, f"tensor {quote(name)} is not dense, so its size is unknown")
+            raise InputError.of(self._path, f"tensor {quote(name)} is not dense, so its size is unknown")
         shape = tuple(self._size(size) for size in meta["sizes"])
         stride = tuple(self._size(size) for size in meta["strides"])
         return TensorType(_ITEMSIZE[meta["dtype"]], meta["dtype"] in _FLOATING, shape, stride)
@@ -240,7 +240,7 @@ class _Reader:
         if kind == "as_sym_ints":
             return [self._number(item) for item in value]
         if kind == "as_graph":
-            raise _problem(
+            raise InputError.of(
                 self._path,
                 f"{target} holds a graph of its own, and how often that runs is not known",
                 "export the model without control flow, and without torch.no_grad inside",
@@ -299,7 +299,3 @@ def _module(stack: str) -> str:
     """The innermost module in ``L__self___c,c,torch.nn.modules.conv.Conv2d;...``."""
     parts = stack.rpartition(";")[2].split(",")
     return parts[1] if len(parts) > 2 else ""
-
-
-def _problem(path: str, message: str, hint: str = "", *, pointer: str = "") -> InputError:
-    return InputError(path, [Problem(message, pointer=show_pointer(pointer), hint=hint)])

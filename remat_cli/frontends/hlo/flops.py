@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 
 from remat_cli.errors import Worded
 from remat_cli.frontends.hlo.library import library_flops
 from remat_cli.frontends.hlo.read import Computation, Instruction, Module
 from remat_cli.frontends.hlo.shapes import Array, leaves
+from remat_cli.frontends.imported import DefaultCosts
 
 MOVES = frozenset(
     {
@@ -43,14 +43,12 @@ class Costs:
 
     Attributes:
         module: The module.
-        default_cost: FLOPs per element for calls of libraries without a formula; None refuses them.
-        defaults: Number of such calls, by target.
+        defaults: The costs of calls of libraries without a formula.
         guessed: The loops whose number of turns the file does not tell, counted once.
     """
 
     module: Module
-    default_cost: int | None
-    defaults: Counter[str] = field(default_factory=Counter)
+    defaults: DefaultCosts
     guessed: list[str] = field(default_factory=list)
     _known: dict[str, int] = field(default_factory=dict)
     _open: list[str] = field(default_factory=list)
@@ -169,17 +167,14 @@ class Costs:
         by_rule = library_flops(instruction, operands)
         if by_rule is not None:
             return max(1, by_rule)
-        if self.default_cost is None:
-            raise self.module.error(
-                instruction.line,
-                f"{instruction.name} calls {target or 'a library'}, without a rule for its cost",
-                hint=Worded(
-                    "say default_cost=1 for one FLOP per element of what it makes",
-                    "say --default-cost 1 for one FLOP per element of what it makes",
-                ),
+        if self.defaults.per_element is None:
+            hint = Worded(
+                "say default_cost=1 for one FLOP per element of what it makes",
+                "say --default-cost 1 for one FLOP per element of what it makes",
             )
-        self.defaults[target] += 1
-        return max(1, self.default_cost * made)
+            message = f"{instruction.name} calls {target or 'a library'}, without a rule for its cost"
+            raise self.module.error(instruction.line, message, hint)
+        return self.defaults.of(target, made)
 
 
 HARMLESS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding"})

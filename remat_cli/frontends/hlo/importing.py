@@ -10,12 +10,9 @@ from remat_cli.files import read_text
 from remat_cli.frontends.hlo.flops import Costs
 from remat_cli.frontends.hlo.lower import Given, Lowered, lower
 from remat_cli.frontends.hlo.read import Module, read_module
-from remat_cli.frontends.imported import Imported, Model, Wishes, count, model_graph
-from remat_cli.graph.model import Graph
+from remat_cli.frontends.imported import DefaultCosts, Imported, Model, Wishes, count, model_graph, some
 from remat_cli.printable import printable
 from remat_cli.zoo.training import Backward
-
-_SHOWN = 8
 
 
 def import_hlo(path: str, wishes: Wishes) -> Imported:
@@ -37,25 +34,21 @@ def import_hlo(path: str, wishes: Wishes) -> Imported:
     if wishes.sizes:
         raise UsageError(f"{path}: all sizes are in the file", hint=Worded("leave sizes out", "leave --dim out"))
     module = read_module(*read_text(path))
-    costs = Costs(module, wishes.default_cost)
+    costs = Costs(module, DefaultCosts(path, wishes.default_cost))
     lowered = lower(module, costs)
     outputs = tuple(dict.fromkeys(leaf for leaf in lowered.outputs if not isinstance(leaf, Given)))
-    described = {"model": "flops", "by": "formulas", "by_default": dict(sorted(costs.defaults.items()))}
     model = Model(
         name=module.name or Path(path).stem,
         operations=tuple(lowered.operations),
         outputs=outputs,
         fixed_memory=lowered.given_bytes,
-        metadata={"format": "hlo", "costs": described, "sizes": {"by": "shapes in the file"}},
+        metadata={"format": "hlo", "costs": costs.defaults.description(), "sizes": {"by": "shapes in the file"}},
     )
-    graph = _with_workspaces(model_graph(model, Backward.NONE, path), lowered)
+    graph = model_graph(model, Backward.NONE, path)
+    pairs = zip(graph.nodes, lowered.workspaces, strict=True)
+    nodes = tuple(replace(node, workspace=workspace) for node, workspace in pairs)
     notes = tuple(map(printable, _notes(module, lowered, costs)))
-    return Imported(replace(graph, metadata=dict(model.metadata) | wishes.facts(notes)), notes)
-
-
-def _with_workspaces(graph: Graph, lowered: Lowered) -> Graph:
-    nodes = zip(graph.nodes, lowered.workspaces, strict=True)
-    return replace(graph, nodes=tuple(replace(node, workspace=workspace) for node, workspace in nodes))
+    return Imported(replace(graph, nodes=nodes, metadata=dict(model.metadata) | wishes.facts(notes)), notes)
 
 
 def _notes(module: Module, lowered: Lowered, costs: Costs) -> list[str]:
@@ -74,14 +67,10 @@ def _notes(module: Module, lowered: Lowered, costs: Costs) -> list[str]:
             "lives inside. XLA may update a loop's arrays in place, which is not counted as a saving"
         )
     if costs.guessed:
-        names = ", ".join(costs.guessed[:_SHOWN])
-        notes.append(f"costs of one turn, because the file does not tell how often they run: {names}")
-    if costs.defaults:
-        told = ", ".join(f"{op} ({n})" for op, n in sorted(costs.defaults.items()))
-        notes.append(f"costs by the default cost: {told}")
+        notes.append(f"costs of one turn, because the file does not tell how often they run: {some(costs.guessed)}")
+    notes += costs.defaults.notes()
     if lowered.views:
         notes.append(f"left out: {count(lowered.views, 'view')} (tuples, their items, bitcasts and reshapes)")
     if once := [operation.id for operation in lowered.operations if not operation.recompute]:
-        more = f" and {len(once) - _SHOWN} more" if len(once) > _SHOWN else ""
-        notes.append(f"computed at most once, because of side effects: {', '.join(once[:_SHOWN])}{more}")
+        notes.append(f"computed at most once, because of side effects: {some(once)}")
     return notes

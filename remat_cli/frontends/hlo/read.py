@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from remat_cli.errors import InputError, Problem
+from remat_cli.errors import InputError
 from remat_cli.frontends.hlo.shapes import Shape, closing, parts, read_shape, space
 
 HEAD = re.compile(r"\A(?:\s|//[^\n]*\n)*HloModule\s+([^\s,]+)")
@@ -92,7 +92,7 @@ class Module:
 
     def error(self, line: int, message: str, hint: str = _HINT) -> InputError:
         """The error for something at a line."""
-        return InputError(self.source, [Problem(message, line=line, hint=hint)])
+        return InputError.of(self.source, message, hint, line=line)
 
     def called(self, instruction: Instruction, name: str) -> Computation:
         """A computation that an instruction calls.
@@ -113,7 +113,7 @@ def read_module(text: str, source: str) -> Module:
     """
     head = HEAD.match(text)
     if head is None:
-        raise InputError(source, [Problem("is no HLO text: it does not begin with HloModule", line=1, hint=_HINT)])
+        raise InputError.of(source, "is no HLO text: it does not begin with HloModule", _HINT, line=1)
     first = text.count("\n", 0, head.start(1))
     lines = text.split("\n")
     rest = lines[first].partition(",")[2]

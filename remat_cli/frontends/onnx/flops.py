@@ -148,8 +148,3 @@ def flops(call: Call) -> int | None:
     """
     rule = RULES.get(call.op)
     return None if rule is None else max(1, rule(call))
-
-
-def per_element(call: Call, price: int) -> int:
-    """``price`` times the elements of the largest tensor that is read or made; at least 1."""
-    return max(1, price * max(call.made, call.read))

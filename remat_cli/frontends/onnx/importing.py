@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from remat_cli.errors import InputError, Problem
+from remat_cli.errors import InputError
 from remat_cli.frontends.captured.installed import require_version
-from remat_cli.frontends.imported import Imported, Made, Model, Wishes, count, live, model_graph
+from remat_cli.frontends.imported import DefaultCosts, Imported, Made, Model, Wishes, count, live, model_graph
 from remat_cli.frontends.onnx.lower import Lowered, lower
 from remat_cli.frontends.onnx.read import Read, read_model
 from remat_cli.printable import printable
@@ -35,17 +35,19 @@ def import_onnx(path: str, wishes: Wishes) -> Imported:
     """
     require_version("the onnx package", "onnx", OLDEST, BELOW, ("onnx",))
     read = read_model(path, wishes.sizes)
-    lowered = lower(read, path, wishes.default_cost)
-    model = _model(read, lowered, path)
+    costs = DefaultCosts(path, wishes.default_cost)
+    lowered = lower(read, costs)
+    model = _model(read, lowered, costs)
     backward = wishes.backward
     alive = live(model, model.outputs)
     graph = model_graph(alive, backward, path)
-    notes = _notes(read, lowered, model, alive, backward)
+    notes = _notes(read, lowered, costs, model, alive, backward)
     metadata = dict(alive.metadata) | wishes.facts(notes)
     return Imported(replace(graph, metadata=metadata), notes)
 
 
-def _model(read: Read, lowered: Lowered, path: str) -> Model:
+def _model(read: Read, lowered: Lowered, costs: DefaultCosts) -> Model:
+    path = costs.source
     types = read.types
     outputs: dict[Made, None] = {}
     for value in read.model.graph.output:
@@ -53,7 +55,7 @@ def _model(read: Read, lowered: Lowered, path: str) -> Model:
         if made is not None:
             outputs[made] = None
     if not outputs:
-        raise InputError(path, [Problem("nothing is computed in it: all results are inputs or constants")])
+        raise InputError.of(path, "nothing is computed in it: all results are inputs or constants")
     held = {*read.inputs, *read.initializers, *lowered.constants}
     return Model(
         name=Path(path).stem or "model",
@@ -62,7 +64,7 @@ def _model(read: Read, lowered: Lowered, path: str) -> Model:
         fixed_memory=sum(types[name].bytes for name in held),
         gradient_memory=sum(types[name].bytes for name in lowered.trained),
         element_bytes=_element_bytes(read),
-        metadata=_metadata(read, lowered),
+        metadata=_metadata(read, lowered, costs),
     )
 
 
@@ -75,7 +77,7 @@ def _element_bytes(read: Read) -> int:
     return max(1, next(t.bytes // t.elements for t in read.types.values() if t.element == element and t.elements))
 
 
-def _metadata(read: Read, lowered: Lowered) -> dict[str, Any]:
+def _metadata(read: Read, lowered: Lowered, costs: DefaultCosts) -> dict[str, Any]:
     import onnx
 
     model = read.model
@@ -85,13 +87,15 @@ def _metadata(read: Read, lowered: Lowered) -> dict[str, Any]:
         "opsets": {o.domain or "ai.onnx": o.version for o in model.opset_import},
         "producer": f"{model.producer_name} {model.producer_version}".strip(),
         "dimensions": dict(read.sizes),
-        "costs": {"model": "flops", "by": "formulas", "by_default": dict(sorted(lowered.defaults.items()))},
+        "costs": costs.description(),
         "sizes": {"by": "shape inference"},
         "parameters": sum(math.prod(read.types[n].shape) for n in lowered.trained),
     }
 
 
-def _notes(read: Read, lowered: Lowered, model: Model, alive: Model, backward: Backward) -> tuple[str, ...]:
+def _notes(
+    read: Read, lowered: Lowered, costs: DefaultCosts, model: Model, alive: Model, backward: Backward
+) -> tuple[str, ...]:
     types = read.types
     inputs = sum(types[name].bytes for name in read.inputs)
     data = sum(types[name].bytes for name in read.initializers)
@@ -107,10 +111,8 @@ def _notes(read: Read, lowered: Lowered, model: Model, alive: Model, backward: B
         f"{count(len(read.initializers), 'initializer')}, read"
         + (f"; {constants} bytes of what depends on constants alone, derived" if constants else ""),
         "workspace: not in the file, 0 bytes",
+        *costs.notes(),
     ]
-    if lowered.defaults:
-        told = ", ".join(f"{op} ({times})" for op, times in sorted(lowered.defaults.items()))
-        notes.append(f"costs by the default cost, because there is no rule: {told}")
     dead = len(model.operations) - len(alive.operations)
     left_out = [
         *([f"{count(lowered.views, 'view')} (their readers read the memory behind them)"] if lowered.views else []),

@@ -11,25 +11,22 @@ initializers and inputs. ``Shape`` and ``Size`` are constants too, because all s
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from remat_cli.errors import InputError, Problem, Worded
-from remat_cli.frontends.imported import Made, Names, Operation
+from remat_cli.errors import InputError
+from remat_cli.frontends.imported import DefaultCosts, Made, Names, Operation
 from remat_cli.frontends.onnx.derivatives import Operand, derivative_of
-from remat_cli.frontends.onnx.flops import flops, per_element
+from remat_cli.frontends.onnx.flops import flops
 from remat_cli.frontends.onnx.read import STANDARD, Read
 from remat_cli.frontends.onnx.tensors import Call
 from remat_cli.graph.quoting import quote
-from remat_cli.printable import printable
 
 VIEWS = frozenset(["Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"])
 RANDOM = frozenset(
     ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
 )
-_SHOWN = 8
 
 
 @dataclass(slots=True)
@@ -47,7 +44,6 @@ class Lowered:
         views: Number of views that were left out.
         folded: Number of operators that depend only on constants.
         random: Ids of operations that draw random numbers.
-        defaults: Number of uses of each operator that got the default cost.
     """
 
     operations: list[Operation] = field(default_factory=list)
@@ -59,35 +55,31 @@ class Lowered:
     views: int = 0
     folded: int = 0
     random: list[str] = field(default_factory=list)
-    defaults: Counter[str] = field(default_factory=Counter)
 
 
-def lower(read: Read, source: str, default_cost: int | None) -> Lowered:
+def lower(read: Read, costs: DefaultCosts) -> Lowered:
     """The operations of a model.
 
     Args:
         read: The model.
-        source: Name of the file, for messages.
-        default_cost: FLOPs per element of the largest tensor for operators without a rule; None refuses them.
+        costs: The costs of operators without a rule.
 
     Raises:
         InputError: If there are operators without a rule.
     """
-    return _Lowering(read, source, default_cost).run()
+    return _Lowering(read, costs).run()
 
 
 class _Lowering:
-    def __init__(self, read: Read, source: str, default_cost: int | None) -> None:
+    def __init__(self, read: Read, costs: DefaultCosts) -> None:
         self._read = read
-        self._source = source
-        self._default_cost = default_cost
+        self._costs = costs
         self._names = Names()
         self._out = Lowered()
         self._fixed: set[str] = set()
         """Tensors that are the same in every step: initializers, and tensors that depend on nothing else."""
         self._roots: dict[str, str] = {}
         """For every view, the tensor whose memory it shares."""
-        self._problems: Counter[str] = Counter()
 
     def run(self) -> Lowered:
         graph = self._read.model.graph
@@ -98,20 +90,7 @@ class _Lowering:
         self._find_parameters(graph)
         for node in graph.node:
             self._node(node)
-        if self._problems:
-            told = printable(", ".join(f"{op} ({times} times)" for op, times in sorted(self._problems.items())))
-            raise InputError(
-                self._source,
-                [
-                    Problem(
-                        f"operators without a rule for their cost: {told}",
-                        hint=Worded(
-                            "say default_cost=1 for one FLOP per element of the largest tensor that they touch",
-                            "say --default-cost 1 for one FLOP per element of the largest tensor that they touch",
-                        ),
-                    )
-                ],
-            )
+        self._costs.require_known()
         return self._out
 
     def _find_parameters(self, graph: Any) -> None:
@@ -184,8 +163,6 @@ class _Lowering:
     def _operation(self, node: Any) -> None:
         call = self._call(node)
         cost = self._cost(node, call)
-        if cost is None:
-            return
         if node.op_type == "Split" and node.domain in STANDARD:
             self._split(node, call)
             return
@@ -246,20 +223,15 @@ class _Lowering:
             attributes={k: v.decode(errors="replace") if isinstance(v, bytes) else v for k, v in attributes.items()},
         )
 
-    def _cost(self, node: Any, call: Call) -> int | None:
-        """FLOPs of a node; None if it has no rule, which is recorded as a problem."""
+    def _cost(self, node: Any, call: Call) -> int:
+        """FLOPs of a node."""
         name = node.op_type if node.domain in STANDARD else f"{node.domain}.{node.op_type}"
         try:
             found = flops(call) if node.domain in STANDARD else None
         except (IndexError, KeyError, TypeError, ValueError) as error:
-            problem = Problem(f"node {quote(node.name)} ({name}) cannot be costed: {error}", hint="check its inputs")
-            raise InputError(self._source, [problem]) from None
-        if found is None and self._default_cost is not None:
-            self._out.defaults[name] += 1
-            found = per_element(call, self._default_cost)
-        if found is None:
-            self._problems[name] += 1
-        return found
+            message = f"node {quote(node.name)} ({name}) cannot be costed: {error}"
+            raise InputError.of(self._costs.source, message, "check its inputs") from None
+        return self._costs.of(name, max(call.made, call.read)) if found is None else found
 
     def _operands(self, node: Any, call: Call) -> tuple[list[Made], list[Operand]]:
         """The values that a node reads, each once, and its inputs as operands for its derivative."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.errors import InputError, Problem, Worded
+from remat_cli.frontends.imported import some
 from remat_cli.frontends.onnx.fold import folded
 from remat_cli.frontends.onnx.tensors import TensorType, element_bits
 from remat_cli.graph.quoting import quote
@@ -19,7 +20,6 @@ from remat_cli.registry import suggestion
 
 _SMALL = 4096
 """Most elements of a constant that shapes may depend on. Untuned."""
-_SHOWN = 8
 STANDARD = ("", "ai.onnx")
 """The two names of the domain of ONNX's own operators."""
 SUBGRAPHS = ("If", "Loop", "Scan", "SequenceMap")
@@ -71,7 +71,7 @@ def read_model(path: str, sizes: Mapping[str, int]) -> Read:
     try:
         types, unknown = _types(model, given)
     except ValueError as error:
-        raise InputError(path, [Problem(f"not a good ONNX model: {error}")]) from None
+        raise InputError.of(path, f"not a good ONNX model: {error}") from None
     if unknown:
         raise InputError(path, [*_reason(model), *_unknown(unknown)])
     _check_axes(_axes(sizes, known), types, path)
@@ -85,16 +85,16 @@ def _load(path: str) -> Any:
     try:
         model = onnx.load(path, load_external_data=False)
     except FileNotFoundError:
-        raise InputError(path, [Problem("there is no such file")]) from None
+        raise InputError.of(path, "there is no such file") from None
     except OSError as error:
-        raise InputError(path, [Problem(f"cannot be read: {error.strerror or error}")]) from None
+        raise InputError.of(path, f"cannot be read: {error.strerror or error}") from None
     except (DecodeError, ValueError) as error:  # by suffix, onnx reads text formats too: ValueError
-        raise InputError(path, [Problem(f"not an ONNX model: {_first_line(error)}")]) from None
+        raise InputError.of(path, f"not an ONNX model: {_first_line(error)}") from None
     if not model.graph.node or not model.opset_import:
-        raise InputError(path, [Problem("not an ONNX model: there are no operators in it")])
+        raise InputError.of(path, "not an ONNX model: there are no operators in it")
     broken = next(_not_utf8(model), None)
     if broken is not None:
-        raise InputError(path, [Problem("not a good ONNX model: text that is not UTF-8", pointer=broken)])
+        raise InputError.of(path, "not a good ONNX model: text that is not UTF-8", pointer=broken)
     if model.functions:
         import onnx.inliner
 
@@ -124,16 +124,11 @@ def _not_utf8(message: Any, at: str = "") -> Iterator[str]:
 def _refuse_subgraphs(graph: Any, path: str) -> None:
     found = [node for node in graph.node if node.op_type in SUBGRAPHS]
     if found:
-        names = ", ".join(f"{printable(node.op_type)} {quote(node.name)}" for node in found[:_SHOWN])
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        raise InputError(
+        names = some([f"{printable(node.op_type)} {quote(node.name)}" for node in found])
+        raise InputError.of(
             path,
-            [
-                Problem(
-                    f"control flow runs graphs as often as data decides, which remat cannot represent: {names}{more}",
-                    hint="export the model with fixed shapes and without control flow, or simplify it first",
-                )
-            ],
+            f"control flow runs graphs as often as data decides, which remat cannot represent: {names}",
+            "export the model with fixed shapes and without control flow, or simplify it first",
         )
 
 
@@ -260,9 +255,9 @@ def _inferred(model: Any, axes: Mapping[str, Mapping[int, int]], path: str) -> t
             model = onnx.shape_inference.infer_shapes(model, data_prop=True)
         return folded(model)
     except onnx.checker.ValidationError as error:
-        raise InputError(path, [Problem(f"not a good ONNX model: {_first_line(error)}")]) from None
+        raise InputError.of(path, f"not a good ONNX model: {_first_line(error)}") from None
     except (onnx.shape_inference.InferenceError, ValueError) as error:
-        raise InputError(path, [Problem(f"shapes cannot be inferred: {_first_line(error)}")]) from None
+        raise InputError.of(path, f"shapes cannot be inferred: {_first_line(error)}") from None
 
 
 def _types(model: Any, given: Mapping[str, Any]) -> tuple[dict[str, TensorType], dict[str, str]]:
@@ -323,12 +318,11 @@ def _reason(model: Any) -> list[Problem]:
 
 def _unknown(unknown: Mapping[str, str]) -> list[Problem]:
     """One problem for all tensors without a shape. Only the first are named: the others usually depend on them."""
-    names = [f"{quote(name)} ({printable(op)})" for name, op in list(unknown.items())[:_SHOWN]]
+    names = some([f"{quote(name)} ({printable(op)})" for name, op in unknown.items()])
     rest = "the first tensor first; tensors of operators outside ONNX need their shapes in the file"
-    more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
     return [
         Problem(
-            f"the sizes of {len(unknown)} tensors are unknown: {', '.join(names)}{more}",
+            f"the sizes of {len(unknown)} tensors are unknown: {names}",
             hint=Worded(
                 f'give sizes that depend on data as sizes={{"TENSOR:AXIS": SIZE}}, {rest}',
                 f"give sizes that depend on data with --dim TENSOR:AXIS=SIZE, {rest}",
