@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
@@ -120,17 +120,11 @@ class Operations(OperationBench):
         """All matrices have one form, so the function alone tells what is measured once."""
         return self.step.operations[index].function
 
-    def measure(self, indices: Sequence[int], repeats: int, warmup: int) -> Iterator[MeasuredOperation]:
+    def measure_one(self, index: int, repeats: int, warmup: int) -> MeasuredOperation:
         """NumPy needs no workspace for these functions."""
-        for index in indices:
-            values = dict.fromkeys(self.graph.nodes[index].inputs, np.ones((self.step.side, self.step.side)))
-            call = partial(self.step.call, index, values, self.seed)
-            yield MeasuredOperation(time_call(call, lambda: None, repeats, warmup), workspace_bytes=0)
-
-    def node(self, index: int, measured: MeasuredOperation | None, cheapest_us: float) -> Node:
-        """Sizes stay as they are."""
-        assert measured is not None  # every node runs
-        return replace(self.graph.nodes[index], cost=measured.timed.median_us)
+        values = dict.fromkeys(self.graph.nodes[index].inputs, np.ones((self.step.side, self.step.side)))
+        call = partial(self.step.call, index, values, self.seed)
+        return MeasuredOperation(time_call(call, lambda: None, repeats, warmup), workspace_bytes=0)
 
     def machine(self) -> dict[str, Any]:
         """What the times depend on."""

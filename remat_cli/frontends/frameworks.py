@@ -231,11 +231,7 @@ class Framework(ABC, Generic[Step]):
         self.require_harmless(step, device, libraries, force=force)
 
     def _require_same(self, planned: Step, wanted: Graph) -> None:
-        """Check that a plan of ``planned`` computes the same as ``wanted``. Costs and names do not matter.
-
-        Raises:
-            UsageError: If it does not, with the first difference.
-        """
+        """Check that a plan of ``planned`` computes the same as ``wanted``. Costs and names do not matter."""
         reason = self.difference(self.read(wanted), planned)
         if reason is not None:
             raise UsageError(

@@ -16,7 +16,7 @@ from typing import Any
 
 from remat_cli.errors import InputError
 from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorType
-from remat_cli.frontends.aten.sizes import Sizes
+from remat_cli.frontends.aten.symbols import Sizes
 from remat_cli.graph.quoting import quote
 
 _CLASS = re.compile(r"^([ \t]*)class (\w+)\(torch\.nn\.Module\):.*$", re.MULTILINE)

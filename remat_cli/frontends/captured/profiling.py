@@ -116,18 +116,27 @@ class OperationBench(ABC):
     def kind(self, index: int) -> Hashable:
         """Equal for nodes with the same operation on tensors of the same form, of which one is measured."""
 
-    @abstractmethod
     def measure(self, indices: Sequence[int], repeats: int, warmup: int) -> Iterator[MeasuredOperation]:
-        """Measure nodes one after another, as the iterator is asked for them; their inputs are freed afterwards.
+        """Measure nodes one after another, as the iterator is asked for them.
+
+        Raises:
+            OutOfMemory, ExecutionFailed: See :meth:`measure_one`.
+        """
+        return (self.measure_one(index, repeats, warmup) for index in indices)
+
+    @abstractmethod
+    def measure_one(self, index: int, repeats: int, warmup: int) -> MeasuredOperation:
+        """Measure a node; its inputs are freed afterwards.
 
         Raises:
             OutOfMemory: If the device's memory is too small for an operation and its inputs.
             ExecutionFailed: If an operation fails, with the node.
         """
 
-    @abstractmethod
     def node(self, index: int, measured: MeasuredOperation | None, cheapest_us: float) -> Node:
         """A node with its measurements; with the cost ``cheapest_us`` if it was not measured."""
+        assert measured is not None  # unless a framework leaves nodes out of :meth:`measured_nodes`
+        return replace(self.graph.nodes[index], cost=measured.timed.median_us, workspace=measured.workspace_bytes or 0)
 
     @abstractmethod
     def machine(self) -> dict[str, Any]:

@@ -61,11 +61,7 @@ def library_flops(instruction: Instruction, operands: list[Instruction]) -> int 
 
 
 def _matrices(operands: list[Instruction], which: int = 0) -> tuple[int, int, int]:
-    """How many matrices an operand holds, and their rows and columns.
-
-    Raises:
-        ValueError: If it holds none.
-    """
+    """How many matrices an operand holds, and their rows and columns."""
     array = _array(operands, which)
     if len(array.sizes) < 2:
         raise ValueError("its operand is no matrix")

@@ -8,7 +8,7 @@ numbers are below the limit that the graph states for them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,45 +38,35 @@ class Operations(OperationBench):
         """The function that computes a node: its text has the types of all that it reads and makes."""
         return self._loaded.step.operations[index].function
 
-    def measure(self, indices: Sequence[int], repeats: int, warmup: int) -> Iterator[MeasuredOperation]:
-        """See :meth:`OperationBench.measure`."""
-        for index in indices:
-            try:
-                measured = self._measured(index, repeats, warmup)
-            except Exception as error:  # operations may raise anything
-                raise ExecutionFailed(
-                    f"node {self.graph.nodes[index].id} failed on {self.device}: {one_line(error)}",
-                    hint="was the graph exported for another device or version of JAX?",
-                ) from error
-            yield measured
-
-    def _measured(self, index: int, repeats: int, warmup: int) -> MeasuredOperation:
+    def measure_one(self, index: int, repeats: int, warmup: int) -> MeasuredOperation:
+        """See :meth:`OperationBench.measure_one`."""
         step = self._loaded.step
         generator = np.random.default_rng(self._seed)
-        arrays = [
-            random_array(spec, self.device, generator, _limit(step, index, k))
-            for k, spec in enumerate(step.read_specs(index))
-        ]
         call = self._loaded.functions[step.operations[index].function]
-        analysed = call.compiled().memory_analysis()
-        workspace = 0 if analysed is None else int(analysed.temp_size_in_bytes)
+        try:
+            arrays = [
+                random_array(spec, self.device, generator, _limit(step, index, k))
+                for k, spec in enumerate(step.read_specs(index))
+            ]
+            analysed = call.compiled().memory_analysis()
+            workspace = 0 if analysed is None else int(analysed.temp_size_in_bytes)
 
-        def once() -> None:
-            for array in call(*arrays):
-                array.block_until_ready()
+            def once() -> None:
+                for array in call(*arrays):
+                    array.block_until_ready()
 
-        once()
-        return MeasuredOperation(time_call(once, lambda: None, repeats, warmup), workspace)
+            once()
+            return MeasuredOperation(time_call(once, lambda: None, repeats, warmup), workspace)
+        except Exception as error:  # operations may raise anything
+            raise ExecutionFailed(
+                f"node {self.graph.nodes[index].id} failed on {self.device}: {one_line(error)}",
+                hint="was the graph exported for another device or version of JAX?",
+            ) from error
 
     def node(self, index: int, measured: MeasuredOperation | None, cheapest_us: float) -> Node:
-        """See :meth:`OperationBench.node`."""
-        assert measured is not None and measured.workspace_bytes is not None  # noqa: PT018 - every node runs
-        return replace(
-            self.graph.nodes[index],
-            cost=measured.timed.median_us,
-            outputs=tuple(spec.bytes for spec in self._loaded.step.operations[index].values),
-            workspace=measured.workspace_bytes,
-        )
+        """See :meth:`OperationBench.node`. Sizes are those of the arrays."""
+        outputs = tuple(spec.bytes for spec in self._loaded.step.operations[index].values)
+        return replace(super().node(index, measured, cheapest_us), outputs=outputs)
 
     def machine(self) -> dict[str, Any]:
         """See :meth:`OperationBench.machine`."""

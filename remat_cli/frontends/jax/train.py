@@ -93,11 +93,7 @@ def planned_step(
 
 
 def _prepared(loss: Loss, plan: Plan, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> _Prepared:
-    """The program for arguments of this form.
-
-    Raises:
-        UsageError: If the plan is for another graph, with the first difference.
-    """
+    """The program for arguments of this form."""
     planned = read_step(plan.graph)
     captured = capture(loss, arguments, keywords, scans=planned.scans)
     ours, arrays = _own_step(captured, planned)
@@ -121,11 +117,7 @@ def _own_step(captured: Captured, planned: Step) -> tuple[Step, list[Any]]:
 
 
 def _refuse_tracers(leaves: Sequence[Any]) -> None:
-    """Refuse to run inside another transformation, which would make one function of the step again.
-
-    Raises:
-        UsageError: If one is running.
-    """
+    """Refuse to run inside another transformation, which would make one function of the step again."""
     inside = next((leaf for leaf in leaves if is_tracer(leaf)), None)
     if inside is None and not tracing():
         return
@@ -146,11 +138,7 @@ def _form(leaf: Any) -> Hashable:
 
 
 def _numbers(leaf: Any) -> Any:
-    """An argument as an array, keys as the numbers in them.
-
-    Raises:
-        UsageError: If it is spread over several devices.
-    """
+    """An argument as an array, keys as the numbers in them."""
     import jax
     import jax.numpy as jnp
 

@@ -137,11 +137,7 @@ def _dims(value: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _set_sizes(model: Any, sizes: Mapping[str, int], data: frozenset[str], path: str) -> frozenset[str]:
-    """Replace symbolic dimensions of inputs by sizes; returns the names of all tensors of the graph.
-
-    Raises:
-        InputError: If dimensions of inputs remain symbolic, or a name in ``sizes`` does not occur.
-    """
+    """Replace symbolic dimensions of inputs by sizes; returns the names of all tensors of the graph."""
     graph = model.graph
     tensors = frozenset(name for node in graph.node for name in (*node.input, *node.output))
     symbols: set[str] = set()
@@ -193,11 +189,7 @@ def _axes(sizes: Mapping[str, int], tensors: frozenset[str]) -> dict[str, dict[i
 
 
 def _check_axes(axes: Mapping[str, Mapping[int, int]], types: Mapping[str, TensorType], path: str) -> None:
-    """Check that axes have the sizes that the user gave.
-
-    Raises:
-        InputError: If an axis does not exist, or has another size.
-    """
+    """Check that axes have the sizes that the user gave."""
     problems = []
     for name, wanted in axes.items():
         shape = types[name].shape if name in types else ()

@@ -12,7 +12,7 @@ import os
 import weakref
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -136,6 +136,17 @@ def random_array(spec: TensorSpec, generator: Any, *, below: int | None = None, 
     return generator.integers(0, limit, spec.shape).astype(dtype)
 
 
+def placed(place: Placeholder, array: Any) -> tuple[Any, Any]:
+    """What a program takes for a place: a tensor, or the handle of a variable; and the variable, which has to live."""
+    import tensorflow as tf
+
+    dtype = tf.dtypes.as_dtype(place.spec.dtype)
+    if place.kind != "variable":
+        return tf.constant(array, dtype), None
+    variable = tf.Variable(array, dtype=dtype)
+    return variable.handle, variable
+
+
 class Given:
     """Random tensors and variables for the places of a step.
 
@@ -153,11 +164,10 @@ class Given:
         self.variables: dict[int, Any] = {}
         with tf.device(f"/device:{device.upper()}:0"):
             for number, (place, array) in enumerate(zip(places, self._arrays(), strict=True)):
-                if place.kind == "variable":
-                    self.variables[number] = tf.Variable(array, dtype=tf.dtypes.as_dtype(place.spec.dtype))
-                    self.places.append(self.variables[number].handle)
-                else:
-                    self.places.append(tf.constant(array, tf.dtypes.as_dtype(place.spec.dtype)))
+                tensor, variable = placed(place, array)
+                self.places.append(tensor)
+                if variable is not None:
+                    self.variables[number] = variable
 
     def _arrays(self) -> Any:
         import numpy
@@ -303,31 +313,8 @@ class Operations(OperationBench):
         ]
         return repr((calls, operation.values, [step.spec(value) for value in step.graph.nodes[index].inputs]))
 
-    def measure(self, indices: Sequence[int], repeats: int, warmup: int) -> Iterator[MeasuredOperation]:
-        """See :meth:`OperationBench.measure`."""
-        for index in indices:
-            yield self._measured(index, repeats, warmup)
-
-    def node(self, index: int, measured: MeasuredOperation | None, cheapest_us: float) -> Node:
-        """See :meth:`OperationBench.node`."""
-        assert measured is not None  # every node runs
-        workspace = max(self._value_workspaces[index], measured.workspace_bytes or 0)
-        return replace(self.graph.nodes[index], cost=measured.timed.median_us, workspace=workspace)
-
-    def machine(self) -> dict[str, Any]:
-        """See :meth:`OperationBench.machine`."""
-        import tensorflow as tf
-
-        threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count()
-        return {"tensorflow": str(tf.__version__)} | host_facts(threads)
-
-    def finished(self, graph: Graph) -> Graph:
-        """The measured graph, which also says what part of each workspace is values inside the node."""
-        said = graph.metadata["profile"] | {"workspaces": list(self._value_workspaces)}
-        return replace(graph, metadata=graph.metadata | {"profile": said})
-
-    def _measured(self, index: int, repeats: int, warmup: int) -> MeasuredOperation:
-        """Measure one node; its inputs are freed afterwards."""
+    def measure_one(self, index: int, repeats: int, warmup: int) -> MeasuredOperation:
+        """See :meth:`OperationBench.measure_one`."""
         import tensorflow as tf
 
         where = printable(f"node {self.step.graph.nodes[index].id}")
@@ -347,6 +334,23 @@ class Operations(OperationBench):
                 hint="a graph is for the device it was exported for: was it another one?",
             ) from error
         return MeasuredOperation(times, space)
+
+    def node(self, index: int, measured: MeasuredOperation | None, cheapest_us: float) -> Node:
+        """See :meth:`OperationBench.node`. Values inside of the node are workspace, too."""
+        node = super().node(index, measured, cheapest_us)
+        return replace(node, workspace=max(node.workspace, self._value_workspaces[index]))
+
+    def machine(self) -> dict[str, Any]:
+        """See :meth:`OperationBench.machine`."""
+        import tensorflow as tf
+
+        threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count()
+        return {"tensorflow": str(tf.__version__)} | host_facts(threads)
+
+    def finished(self, graph: Graph) -> Graph:
+        """The measured graph, which also says what part of each workspace is values inside the node."""
+        said = graph.metadata["profile"] | {"workspaces": list(self._value_workspaces)}
+        return replace(graph, metadata=graph.metadata | {"profile": said})
 
     def _workspace(self, index: int, call: Callable[[], Any]) -> int | None:
         before = allocated(self.device)
@@ -369,13 +373,9 @@ class Operations(OperationBench):
         with tf.device(f"/device:{self.device.upper()}:0"):
             for number in sorted(numbers):
                 place = self.step.places[number]
-                dtype = tf.dtypes.as_dtype(place.spec.dtype)
-                array = place_array(place, self.generator)
-                if place.kind == "variable":
-                    held.append(tf.Variable(array, dtype=dtype))
-                    places[number] = held[-1].handle
-                else:
-                    places[number] = tf.constant(array, dtype)
+                tensor, variable = placed(place, place_array(place, self.generator))
+                places[number] = tensor
+                held.append(variable)
             values = {value: self._value(value) for value in self.step.graph.nodes[index].inputs}
         function = call_function(self.step, index, self.device)
 

@@ -179,11 +179,7 @@ def capture(model: Model) -> Captured:
 
 
 def _traced(step: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """The concrete function of a step. Functions of ``tf.function`` that it calls become part of it where they can.
-
-    Raises:
-        CaptureFailed: If one of them is for XLA.
-    """
+    """The concrete function of a step. Functions of ``tf.function`` that it calls become part of it where they can."""
     import tensorflow as tf
 
     with marked_layers():
@@ -217,11 +213,7 @@ def prepare_model(model: Any, inputs: Sequence[Any]) -> None:
 
 
 def _spec(item: Any) -> Any:
-    """What stands for an argument while the step is captured.
-
-    Raises:
-        CaptureFailed: If its shape is not fixed.
-    """
+    """What stands for an argument while the step is captured."""
     import tensorflow as tf
 
     if isinstance(item, tf.TensorSpec):

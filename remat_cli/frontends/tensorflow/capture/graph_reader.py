@@ -316,11 +316,7 @@ class _GraphReader:
         return False, False
 
     def _called(self, node_def: Any) -> list[str]:
-        """The names of the functions that an operation calls, and of those that they call.
-
-        Raises:
-            CaptureFailed: If one is for XLA, or is not there.
-        """
+        """The names of the functions that an operation calls, and of those that they call."""
         todo = [*_functions_in(node_def)]
         names: dict[str, None] = {}
         while todo:
@@ -406,11 +402,7 @@ def _holds_lists(op: Any) -> bool:
 
 
 def _spec(tensor: Any) -> TensorSpec:
-    """Type and shape of a tensor in a graph.
-
-    Raises:
-        CaptureFailed: If the graph does not hold them.
-    """
+    """Type and shape of a tensor in a graph."""
     name = tensor.dtype.name.removesuffix("_ref")
     if name not in ITEM_BYTES:
         raise CaptureFailed(f"{tensor.name} has the type {name}, which graphs of remat do not hold")

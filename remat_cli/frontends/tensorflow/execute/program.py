@@ -110,6 +110,12 @@ class Writer:
         self.lines.append(f"    {text}")
         self.nodes.append(node)
 
+    def read(self, place: int) -> None:
+        """The line that reads a variable."""
+        spec = self.step.places[place].spec
+        call = Call(_READ, (Place(place),), (spec,), {"dtype": Attribute("type", spec.dtype)})
+        self.line(f'r{place} = run("{_READ}", [places[{place}]], {self.attributes(call, -1)}, 1)[0]')
+
     def attributes(self, call: Call, node: int) -> str:
         """The variable that holds the attributes of an operation."""
         attributes = kernel_attributes(call.op, call.attributes, self.functions)
@@ -204,10 +210,9 @@ def program(step: Step, statements: Sequence[Statement], device: str, *, unseede
     _require_update_last(step, statements)
     functions = add_functions(step)
     writer = Writer(step, list(functions), unseeded)
-    read = _reads(step)
+    read = _read_by_results(step).union(*(_places_read(operation.calls) for operation in step.operations))
     for place in sorted(read):
-        call = Call(_READ, (Place(place),), (step.places[place].spec,), read_attributes(step, place))
-        writer.line(f'r{place} = run("{_READ}", [places[{place}]], {writer.attributes(call, -1)}, 1)[0]')
+        writer.read(place)
     holds: dict[str, int] = {}
     graph = step.graph
     for statement in statements:
@@ -237,9 +242,8 @@ def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int,
     functions = add_functions(step)
     writer = Writer(step, list(functions), 0)
     node, operation = step.graph.nodes[index], step.operations[index]
-    for place in sorted({ref.place for call in operation.calls for ref in call.inputs if isinstance(ref, Read)}):
-        call = Call(_READ, (Place(place),), (step.places[place].spec,), read_attributes(step, place))
-        writer.line(f'r{place} = run("{_READ}", [places[{place}]], {writer.attributes(call, -1)}, 1)[0]')
+    for place in sorted(_places_read(operation.calls)):
+        writer.read(place)
     for value in node.inputs:
         writer.line(f"v{value} = values[{value}]")
     writer.compute(index)
@@ -288,27 +292,22 @@ def _line(text: str, instruction: int) -> int:
     return next((line or 0 for start, end, line in code.co_lines() if start <= instruction < end), 0)
 
 
-def read_attributes(step: Step, place: int) -> dict[str, Attribute]:
-    """The attributes of the operation that reads a variable."""
-    return {"dtype": Attribute("type", step.places[place].spec.dtype)}
+def _places_read(calls: Iterable[Call]) -> set[int]:
+    """The places of variables whose numbers operations take from the beginning of the step."""
+    return {ref.place for call in calls for ref in call.inputs if isinstance(ref, Read)}
 
 
-def _reads(step: Step) -> set[int]:
-    """The places of variables that are read when the step begins."""
-    calls = [call for operation in step.operations for call in operation.calls]
-    calls += [call for result in step.results for call in result.calls]
-    places = {ref.place for call in calls for ref in call.inputs if isinstance(ref, Read)}
-    return places | {result.tensor.place for result in step.results if isinstance(result.tensor, Read)}
+def _read_by_results(step: Step) -> set[int]:
+    """The places of variables whose numbers at the beginning of the step are results, or make some."""
+    calls = (call for result in step.results for call in result.calls)
+    return _places_read(calls) | {r.tensor.place for r in step.results if isinstance(r.tensor, Read)}
 
 
 def _drop_reads(writer: Writer, read: set[int]) -> None:
     """Before the update: drop what was read of variables and is not used there, or each write would copy its own."""
     step = writer.step
     assert step.update is not None
-    used = {ref.place for call in step.operations[step.update].calls for ref in call.inputs if isinstance(ref, Read)}
-    used |= {r.tensor.place for r in step.results if isinstance(r.tensor, Read)}
-    used |= {ref.place for r in step.results for call in r.calls for ref in call.inputs if isinstance(ref, Read)}
-    gone = sorted(read - used)
+    gone = sorted(read - _places_read(step.operations[step.update].calls) - _read_by_results(step))
     if gone:
         writer.line(f"del {', '.join(f'r{place}' for place in gone)}")
 

@@ -54,15 +54,16 @@ class TorchOperations(OperationBench):
     def measure(self, indices: Sequence[int], repeats: int, warmup: int) -> Iterator[MeasuredOperation]:
         """See :meth:`OperationBench.measure`. The workspaces of all are measured first, in one session."""
         for index, workspace in zip(indices, workspaces(self._operations, indices), strict=True):
-            yield self._measured(index, repeats, warmup, workspace)
+            yield replace(self.measure_one(index, repeats, warmup), workspace_bytes=workspace)
 
-    def _measured(self, index: int, repeats: int, warmup: int, workspace: int) -> MeasuredOperation:
+    def measure_one(self, index: int, repeats: int, warmup: int) -> MeasuredOperation:
+        """See :meth:`OperationBench.measure_one`. Its workspace is measured apart."""
         function = self._operations.prepared(index)
         with self._operations.attempt(index):
             result = function()
             sizes = {item: storage_bytes(tensor) for item, tensor in tensors_in(result)}
             del result
-            return MeasuredOperation(time_call(function, _synchronizer(self.device), repeats, warmup), workspace, sizes)
+            return MeasuredOperation(time_call(function, _synchronizer(self.device), repeats, warmup), None, sizes)
 
     def node(self, index: int, measured: MeasuredOperation | None, cheapest_us: float) -> Node:
         """See :meth:`OperationBench.node`. Sizes are rounded up to whole blocks of the allocator."""
