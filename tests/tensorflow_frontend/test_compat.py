@@ -92,6 +92,9 @@ def test_functions_are_known_by_name():
     for definition in definitions.values():
         compat.add_function(definition)
         compat.add_function(definition)  # a second time does nothing
+        signature, graph = definition.signature, compat.graph_of_function(definition)
+        assert len(graph.inputs) == len(signature.input_arg)
+        assert len(graph.outputs) == len(signature.output_arg)
 
 
 def test_functions_of_tensorflow_are_told_apart():

@@ -231,11 +231,6 @@ def _spec(item: Any) -> Any:
     return example
 
 
-def signature(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a function by name."""
-    return inspect.signature(function).parameters
-
-
 def refused_xla() -> CaptureFailed:
     """The error for a step that XLA is to compile."""
     return CaptureFailed(
