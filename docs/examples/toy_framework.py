@@ -1,7 +1,5 @@
 """A framework in one file. A step is a list of operations on square matrices, which NumPy computes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """How much memory a process can still take: what the system has, within the limit of its control group."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

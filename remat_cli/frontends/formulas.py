@@ -1,7 +1,5 @@
 """FLOP counts that several importers share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

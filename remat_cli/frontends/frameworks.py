@@ -4,8 +4,6 @@
 operation run, how does one step run); what is done with that, and in which order it is checked, is written here once.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

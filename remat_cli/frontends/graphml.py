@@ -5,8 +5,6 @@ is checked as XML: a document type declaration is refused. GraphML needs none, a
 expand from a few lines to gigabytes.
 """
 
-from __future__ import annotations
-
 from typing import Any, NoReturn
 from xml.parsers import expat
 

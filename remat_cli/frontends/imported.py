@@ -5,8 +5,6 @@ number of bytes. This module makes a graph of the list: of the forward pass alon
 rule of the zoo.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -5,8 +5,6 @@ event costs the time of the kernels and copies that it launched: Kineto names th
 ``args["External id"]``. Otherwise it costs its own duration. Both include all nested events.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

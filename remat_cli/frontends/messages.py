@@ -3,8 +3,6 @@
 Warnings point to the user's line, however deep in a framework remat is called.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

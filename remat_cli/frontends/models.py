@@ -1,7 +1,5 @@
 """Recognises files that hold models, and chooses the importer."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

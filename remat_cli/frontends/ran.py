@@ -1,7 +1,5 @@
 """What running a plan on a device gives, whatever the framework."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

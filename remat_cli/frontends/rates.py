@@ -4,8 +4,6 @@ The rates of the device at hand are measured once by its framework and kept in a
 their vendors state them.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import platform

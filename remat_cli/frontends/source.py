@@ -1,7 +1,5 @@
 """Loads the user's function that ``train.py:build`` names, and names places in the user's code."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """What nodes of the zoo cost: FLOPs, or time on a GPU by its data sheet."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from remat_cli.errors import UsageError

@@ -6,8 +6,6 @@ Each line names a tensor, its type, and the operator that makes it::
     relu: "f32[4, 8, 32, 32][8192, 1024, 32, 1]cpu" = torch.ops.aten.relu.default(getitem);  getitem = None
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import textwrap

@@ -4,8 +4,6 @@ Every other operator costs one per element of the largest tensor that it reads o
 the same way, so the costs of a captured step and of an archive of the same module agree.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

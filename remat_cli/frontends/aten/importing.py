@@ -1,7 +1,5 @@
 """Makes a graph of a file that PyTorch wrote, with notes on the origin of every number."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from functools import partial

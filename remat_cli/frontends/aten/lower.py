@@ -12,8 +12,6 @@ lie, a call is a view when its results lie in memory that exists already. Otherw
 value. If the old memory was an input or a buffer, its last version is an output of the graph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Tangents are inputs of a joint graph: gradients that come from outside. Here a c
 the forward pass. So every plan runs the whole forward pass before the backward pass begins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """A graph of ATen operators as plain data, independent of its source."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ pickled. PyTorch compresses no member, and one that is compressed is refused: a 
 layout is that of PyTorch's ``torch/_export/serde/schema.py``, major version 8.
 """
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping

@@ -4,8 +4,6 @@ These were found by running the operators on the samples of PyTorch's own tests 
 CPU) and comparing real with fake tensors. No other operator there kept more than its fake tensor said.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from itertools import zip_longest

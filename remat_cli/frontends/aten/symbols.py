@@ -3,8 +3,6 @@
 Expressions are parsed to Python's syntax tree and evaluated with exact fractions. No code of the file is run.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 from collections.abc import Callable, Mapping

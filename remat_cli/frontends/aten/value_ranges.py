@@ -1,7 +1,5 @@
 """ATen operators that fail, or read outside their memory, if numbers in their arguments are out of range."""
 
-from __future__ import annotations
-
 INDEXING = {
     # operator: (argument that is indexed, argument with indices, dimension that is indexed)
     "aten.embedding.default": (0, 1, 0),

@@ -4,8 +4,6 @@ Whether ``reshape`` and similar operators copy depends on the layout of their in
 PyTorch's own. If not, a tensor that was transposed or sliced before is assumed to be copied.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from remat_cli.frontends.aten.program import Call, Ref, TensorType

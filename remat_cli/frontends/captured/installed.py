@@ -1,7 +1,5 @@
 """Checks that a framework is installed, in a version that its frontend supports, and imports libraries for it."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Which frontend made a graph: what its metadata says, and the errors for graphs that it did not make."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass

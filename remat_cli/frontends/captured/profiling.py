@@ -1,7 +1,5 @@
 """Measures the operations of a captured step one by one, with whatever bench a framework brings for them."""
 
-from __future__ import annotations
-
 import os
 import platform
 import statistics

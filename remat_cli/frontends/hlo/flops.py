@@ -6,8 +6,6 @@ sorts cost by :mod:`.library`. A fusion costs what is in it, a loop its body as 
 expensive branch.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Makes a graph of HLO text, with notes on the origin of every number."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

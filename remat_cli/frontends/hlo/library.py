@@ -26,8 +26,6 @@ XLA's own figure for an FFT, 8 N times the product (not the sum) of the logarith
 multiply-adds per number and level, also for real numbers (``HloCostAnalysis::HandleFft``).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -5,8 +5,6 @@ Tuples, their items and bitcasts are views. Calls are put in place of themselves
 operations; what their bodies keep while they run is workspace.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Reads the text of an HLO module: computations and their instructions, as XLA prints them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Shapes in HLO text: ``f32[8,16]{1,0}``, tuples of them, tokens."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Nothing here imports jax before it is needed; nothing elsewhere imports it at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any

@@ -4,8 +4,6 @@ The models are in :mod:`.models`; their options are known without JAX, so that `
 anywhere.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar

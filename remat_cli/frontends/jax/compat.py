@@ -4,8 +4,6 @@ Each function here is small and has a test of its own (``tests/jax_frontend/test
 moves or changes a name, the test says which, before any plan goes wrong.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

@@ -17,8 +17,6 @@ The fields of the classes here are what stands in documents, see :mod:`remat_cli
 :mod:`remat_cli.frontends.jax.document` reads them. Neither needs jax.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import zlib

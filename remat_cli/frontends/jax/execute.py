@@ -1,7 +1,5 @@
 """Loads the functions in a document, and compiles them when they are first called."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

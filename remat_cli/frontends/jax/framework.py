@@ -1,7 +1,5 @@
 """JAX, as one of the frameworks of :mod:`remat_cli.frontends.frameworks`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Checks that JAX is installed, in a version that this frontend supports, and that the device is there."""
 
-from __future__ import annotations
-
 from importlib import util
 
 from remat_cli.errors import FrameworkUnavailable, Worded

@@ -5,8 +5,6 @@ small that sums over them stay around 1, and those of vectors are positive, as s
 numbers are below the limit that the graph states for them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Models of the zoo in plain JAX: a decoder as GPT-2, and VGG16. Each has shapes of its parameters and a loss."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

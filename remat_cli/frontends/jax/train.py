@@ -1,7 +1,5 @@
 """Training steps by plan: a replacement for ``jax.value_and_grad`` that runs what a plan says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -4,8 +4,6 @@ Other operators are assumed to read all their inputs and outputs. That may keep 
 less.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ operator that only moves data costs one per element that it makes, because no op
 operators without a rule, unless the user gives a default cost.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ ONNX evaluates some of its operators. The reference implementation in the ``onnx
 long as all tensors stay small.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 _LARGEST = 4096

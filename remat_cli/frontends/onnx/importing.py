@@ -1,7 +1,5 @@
 """Makes a graph of an ONNX file, with notes on the origin of every number."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

@@ -9,8 +9,6 @@ initializers and inputs. ``Shape`` and ``Size`` are constants too, because all s
 *Each part of a ``Split``* is an operation of its own, since it can be copied without the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

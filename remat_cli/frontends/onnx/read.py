@@ -4,8 +4,6 @@ Weights in separate files are never opened. Weights inside the model are removed
 only their types and shapes count. Small constants stay, because shapes may depend on them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

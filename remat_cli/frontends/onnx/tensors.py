@@ -1,7 +1,5 @@
 """Types of tensors and calls of operators as plain data: rules on them need no ``onnx`` package."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

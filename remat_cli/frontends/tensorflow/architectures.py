@@ -1,7 +1,5 @@
 """Models of the zoo that are written in Keras and captured: ``zoo:tf/resnet50{batch=32}``."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar

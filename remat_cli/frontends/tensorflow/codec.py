@@ -1,7 +1,5 @@
 """Attributes and small tensors: from TensorFlow to documents, and back to what eager kernels take."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any

@@ -4,8 +4,6 @@ Each function here is small and has a test of its own (``tests/tensorflow_fronte
 of TensorFlow moves or changes a name, the test says which, before any plan goes wrong.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence

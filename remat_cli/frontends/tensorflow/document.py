@@ -29,8 +29,6 @@ The fields of the classes here are what stands in documents, see :mod:`remat_cli
 :mod:`remat_cli.frontends.tensorflow.document` reads them. Neither needs TensorFlow.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping

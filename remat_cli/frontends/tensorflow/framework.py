@@ -1,7 +1,5 @@
 """TensorFlow, as one of the frameworks of :mod:`remat_cli.frontends.frameworks`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar

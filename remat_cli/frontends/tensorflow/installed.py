@@ -1,7 +1,5 @@
 """Checks that TensorFlow is installed, in a version that this frontend supports."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

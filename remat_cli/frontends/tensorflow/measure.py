@@ -5,8 +5,6 @@ Variables without dimensions hold what the user's held. Other variables that are
 moments of gradients, variances and steps have to be.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import weakref

@@ -4,8 +4,6 @@ An operation that TensorFlow does not call stateful computes the same again, so 
 at most once, but for those that only read variables. Stateful operations that are not listed here are refused.
 """
 
-from __future__ import annotations
-
 
 def _named(text: str) -> frozenset[str]:
     return frozenset(text.split())

@@ -1,7 +1,5 @@
 """Training by plan: a step of the user, or ``model.fit`` of a Keras model."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

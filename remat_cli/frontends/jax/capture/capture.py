@@ -1,7 +1,5 @@
 """Captures a training step: the jaxpr of the value and the gradients of a loss function, flat and pruned."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

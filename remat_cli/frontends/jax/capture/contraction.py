@@ -15,8 +15,6 @@ input. A compiler computes cheap results again wherever they are read instead. S
 What is left between groups are the values of the graph. This module knows sizes and edges only, not JAX.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

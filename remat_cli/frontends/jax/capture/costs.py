@@ -4,8 +4,6 @@ What a group of equations computes in between is not written to memory, so only 
 rates of the device at hand are measured when they are first needed, and kept in the user's cache folder.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

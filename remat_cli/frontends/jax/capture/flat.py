@@ -10,8 +10,6 @@ depends on. All operations are pure, so computing one twice gives the same bits.
 in the backward pass disappears here as well: when to compute again is for the plan to say.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Writes groups of equations as functions that run without the code that they came from, equal ones once."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field

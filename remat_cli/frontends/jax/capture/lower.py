@@ -1,7 +1,5 @@
 """Lowers a captured step to a graph of remat: a node per group of equations, a value per array between groups."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

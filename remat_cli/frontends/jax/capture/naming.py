@@ -6,8 +6,6 @@ such value of the first scan. Calls are dissolved, also those of ``jax.checkpoin
 around all of it takes its place.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence

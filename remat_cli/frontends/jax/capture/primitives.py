@@ -5,8 +5,6 @@ per element read, and every other operation on numbers one per element of its la
 only move numbers cost nothing by themselves; no group of operations costs less than 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,9 +1,6 @@
 """Captures a training step: from what a user's function builds to a graph of TensorFlow with its captures."""
 
-from __future__ import annotations
-
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 

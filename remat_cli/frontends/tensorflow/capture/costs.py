@@ -4,8 +4,6 @@ TensorFlow counts the FLOPs of products, convolutions, pooling and most pointwis
 (ReLU, batch normalisation, their gradients, products by einsum) counts here.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Exports a user's function, or a model of the zoo, as a graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

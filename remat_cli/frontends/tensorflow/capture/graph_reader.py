@@ -9,8 +9,6 @@ Reading takes no memory, but for variables that are used by rows: TensorFlow cop
 others.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections import defaultdict

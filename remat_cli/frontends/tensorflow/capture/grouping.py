@@ -12,8 +12,6 @@ otherwise it would live longer than before.
 that node makes nothing large: its results are small enough to be kept always, wherever they are made.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

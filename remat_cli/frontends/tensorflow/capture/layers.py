@@ -7,8 +7,6 @@ TensorFlow appends to it. Operations of gradients take over the scopes of what t
 such a call again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import re

@@ -7,8 +7,6 @@ runs it again. Inputs, constants and variables are fixed memory.
 after it. Its workspace is what its operations need one after another.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import re

@@ -7,8 +7,6 @@ take some, or neither. A variable that is used by rows is never aliased, as each
 assignment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from remat_cli.frontends.tensorflow.capture.program import Program

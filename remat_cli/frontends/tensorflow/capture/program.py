@@ -1,7 +1,5 @@
 """A captured step in remat's own terms: operations in an order in which they can run, and what they read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -4,8 +4,6 @@ Each operation is one eager kernel. Nothing optimises across calls, so what the 
 order; and memory is free as soon as the last reference to it is gone, which is exactly where the plan says.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

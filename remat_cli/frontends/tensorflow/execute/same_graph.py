@@ -3,8 +3,6 @@
 Names do not matter: Keras counts its layers anew in each process.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Sequence
 from itertools import takewhile
