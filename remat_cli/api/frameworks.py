@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat_cli.api.arguments import as_text, as_whole
 from remat_cli.api.documents import Source, as_graph, as_plan
+from remat_cli.frontends.messages import tell_stderr
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
 from remat_cli.tracebacks import door
@@ -126,11 +127,10 @@ def _exported(name: str, text: str, device: str, cost: str, **options: str) -> S
     """The graphs of what ``text`` names, by the framework of that name."""
     from remat_cli.frontends.frameworks import FRAMEWORKS
 
-    words = {key: as_text(word, key) for key, word in options.items()}
     framework = FRAMEWORKS.load(name)()
-    return framework.export(
-        as_text(text, "text"), device=as_text(device, "device"), cost=as_text(cost, "cost"), **words
-    )
+    device, cost = as_text(device, "device"), as_text(cost, "cost")
+    words = {key: as_text(word, key) for key, word in options.items()}
+    return framework.export(as_text(text, "text"), device=device, cost=cost, tell=tell_stderr, **words)
 
 
 @door

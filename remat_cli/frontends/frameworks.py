@@ -143,9 +143,7 @@ class Framework(ABC, Generic[Step]):
         """Its name as people write it."""
         return self.frontend.title
 
-    def export(
-        self, source: str, *, device: str, cost: str, tell: Tell = tell_stderr, **options: str
-    ) -> Sequence[Graph]:
+    def export(self, source: str, *, device: str, cost: str, tell: Tell, **options: str) -> Sequence[Graph]:
         """The graphs of the step that a user's function builds; see :meth:`capture`.
 
         Args:
