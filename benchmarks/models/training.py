@@ -171,7 +171,7 @@ class Fitted:
     def __init__(self, subject: Subject, budget: int, limit_s: float) -> None:
         import remat_cli
         from remat_cli.api import fitting as api
-        from remat_cli.frontends.torch.capture.costs import cost_model
+        from remat_cli.frontends.torch.measure.costs import cost_model
         from remat_cli.frontends.torch.train import module_plans
 
         self.plans: list[Any] = []

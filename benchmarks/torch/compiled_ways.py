@@ -229,7 +229,7 @@ def _counter(subject: _Subject) -> Any:
     from torch._inductor.custom_graph_pass import CustomGraphPass
 
     from remat_cli.frontends.torch.compat.operators import flop_formula
-    from remat_cli.frontends.torch.costing.work import flops
+    from remat_cli.frontends.torch.measure.costs import flops
 
     class Counter(CustomGraphPass):
         def __call__(self, graph: Any) -> None:

@@ -106,7 +106,7 @@ class Counted:
         from torch._dynamo.backends.common import aot_autograd
         from torch._functorch import config
 
-        from remat_cli.frontends.torch.costing.work import flops
+        from remat_cli.frontends.torch.measure.costs import flops
 
         def compiler(graph: Any, _inputs: Any) -> Any:
             self.flops += sum(flops(node) for node in graph.graph.nodes if node.op == "call_function" and _counts(node))

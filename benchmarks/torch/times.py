@@ -171,7 +171,7 @@ def measured(name: str, folder: str, rounds: int, solve_s: float) -> list[Row]:
     """The rows of one model."""
     import torch
 
-    from remat_cli.frontends.torch.costing.device import RATES
+    from remat_cli.frontends.torch.measure.rates import RATES
 
     os.environ[RATES] = _rates(Path(folder))
     torch.manual_seed(0)
@@ -182,7 +182,7 @@ def measured(name: str, folder: str, rounds: int, solve_s: float) -> list[Row]:
 def _rates(folder: Path) -> str:
     """A file with the rates of this moment: the same machine may be a tenth slower on another day."""
     from remat_cli.frontends.rates import Rates, processor
-    from remat_cli.frontends.torch.costing.device import measure
+    from remat_cli.frontends.torch.measure.rates import measure
 
     path = folder / "rates.json"
     path.write_text(dump(Rates(processor(), *measure("cpu")).document()), encoding="utf-8")
@@ -251,7 +251,7 @@ def _graphs(module: Any, inputs: dict[str, Any]) -> tuple[Any, Any]:
 
     from remat_cli.api import SolveOptions, solve, unfit
     from remat_cli.frontends.aten.program import TANGENTS
-    from remat_cli.frontends.torch.capture import costs
+    from remat_cli.frontends.torch.measure import costs
     from remat_cli.frontends.torch.train import fitting
 
     found, counted = [], []

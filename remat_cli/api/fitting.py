@@ -26,6 +26,7 @@ from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_size
 
 if TYPE_CHECKING:
+    from remat_cli.frontends.torch.train.module_call import ModuleCall
     from remat_cli.frontends.torch.train.module_plans import Unknown
     from remat_cli.frontends.torch.train.report import Fitted
 
@@ -266,13 +267,7 @@ def fitted(module: Any) -> Fitted | None:
         UsageError: If it is not fitted.
         FrameworkUnavailable: If PyTorch is missing.
     """
-    from remat_cli.frontends.torch.installed import require_torch
-
-    require_torch()
-    from remat_cli.frontends.torch.train.distributed import inside
-    from remat_cli.frontends.torch.train.module_call import report_of
-
-    report: Fitted | None = report_of(inside(module))
+    report: Fitted | None = _call_of(module).report()
     return report
 
 
@@ -284,13 +279,7 @@ def unfit(module: Any) -> Any:
         UsageError: If it is not fitted.
         FrameworkUnavailable: If PyTorch is missing.
     """
-    from remat_cli.frontends.torch.installed import require_torch
-
-    require_torch()
-    from remat_cli.frontends.torch.train import module_call
-    from remat_cli.frontends.torch.train.distributed import inside
-
-    module_call.unfit(inside(module))
+    _call_of(module).remove()
     return module
 
 
@@ -302,14 +291,17 @@ def plans_of(module: Any) -> tuple[Plan, ...]:
         UsageError: If it is not fitted.
         FrameworkUnavailable: If PyTorch is missing.
     """
+    return tuple(_call_of(module).plans)
+
+
+def _call_of(module: Any) -> ModuleCall:
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
-    from remat_cli.frontends.torch.train import module_call
     from remat_cli.frontends.torch.train.distributed import inside
+    from remat_cli.frontends.torch.train.module_call import fitted_call
 
-    plans: tuple[Plan, ...] = module_call.plans_of(inside(module))
-    return plans
+    return fitted_call(inside(module))
 
 
 def plan_folder(cache: str | Path | None) -> Path | None:

@@ -243,6 +243,6 @@ def remat_backend(
         UsageError: If a plan is not valid, or its graph is not of PyTorch, or ``unknown`` is neither.
         InputError: If a file holds no plan.
     """
-    from remat_cli.frontends.torch.train import remat_backend as backends
+    from remat_cli.frontends.torch.train import backend as backends
 
     return backends.remat_backend(*map(as_plan, plans), unknown=unknown, compiler=compiler)

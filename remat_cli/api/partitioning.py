@@ -1,6 +1,7 @@
 """``RematPartitioner``: divides what ``torch.compile`` compiles by plan. Importing this module needs PyTorch."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,16 @@ from remat_cli.api.arguments import as_text, as_training_budget, options_of
 from remat_cli.api.documents import as_plan
 from remat_cli.api.fitting import TIME_LIMIT_S, CachedPlanner, plan_folder
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.capture.costs import cost_model
-from remat_cli.frontends.torch.inductor.partitioner import Partitioner, settings_with
-from remat_cli.frontends.torch.train.backend import Compiled, finder_of, no_plan
-from remat_cli.frontends.torch.train.inductor_backend import costed, device_of, finder
+from remat_cli.frontends.torch.capture.capture import Captured
+from remat_cli.frontends.torch.capture.lower import lower
+from remat_cli.frontends.torch.capture.results import Use, whole_use
+from remat_cli.frontends.torch.export import described
+from remat_cli.frontends.torch.inductor.partitioner import FindPlan, Partitioner, settings_with
+from remat_cli.frontends.torch.measure.costs import cost_model
+from remat_cli.frontends.torch.measure.memory import with_library_workspaces
+from remat_cli.frontends.torch.train.backend import Compiled, Find, devices, finder_of, no_plan
 from remat_cli.graph.io import graph_sha256
+from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solved import Solved
@@ -52,7 +58,7 @@ class RematPartitioner(Partitioner):
         if isinstance(plan, Plan | Solved | Path) or (isinstance(plan, str) and plan.endswith((".json", ".yaml"))):
             given = as_plan(plan)
             find, refuse = finder_of(given)
-            super().__init__(finder(find), refuse, _digest(given))
+            super().__init__(_for_partitioner(find), refuse, _digest(given))
             return
         asked, kept = as_training_budget(plan, "plan"), as_size(reserve, "reserve")
         solving = options_of(options, SolveOptions(time_limit_s=TIME_LIMIT_S))
@@ -62,16 +68,27 @@ class RematPartitioner(Partitioner):
         as_text(cost, "cost")
 
         def planned(compiled: Compiled) -> Plan:
-            costs = cost_model(cost, device_of(compiled.captured.tensors))
-            return planner(costed(compiled, costs, kept))
+            captured = compiled.captured
+            costs = cost_model(cost, devices(captured.tensors)[0])
+            graph = lower(captured, costs.cost, "compiled", whole_use(captured).holds)
+            graph = described(graph, captured, costs, source="torch:compile", device=compiled.device)
+            graph = with_library_workspaces(graph) if compiled.device == "cpu" else graph
+            return planner(replace(graph, fixed_memory=graph.fixed_memory + kept))
 
         identity = f"{asked} {solving} {cost} {kept}"
-        super().__init__(finder(planned), lambda reasons: no_plan("error", reasons), identity)
+        super().__init__(_for_partitioner(planned), lambda reasons: no_plan("error", reasons), identity)
 
     @property
     def options(self) -> dict[str, Any]:
         """Options for ``torch.compile``: this partitioner, and settings with which Inductor keeps to its plans."""
         return settings_with(self)
+
+
+def _for_partitioner(find: Find) -> FindPlan:
+    def find_plan(captured: Captured, graph: Graph, use: Use) -> Plan | None:
+        return find(Compiled(captured, graph, devices(captured.tensors)[1], use))
+
+    return find_plan
 
 
 def _digest(plan: Plan) -> str:

@@ -21,10 +21,11 @@ from remat_cli.frontends.aten.importing import import_aten
 from remat_cli.frontends.aten.symbols import evaluate, symbols
 from remat_cli.frontends.aten.views import viewable
 from remat_cli.frontends.imported import Wishes
-from remat_cli.frontends.torch.capture.capture import capture, fake_mode
+from remat_cli.frontends.torch.capture.capture import capture
 from remat_cli.frontends.torch.capture.construction import build_model
-from remat_cli.frontends.torch.capture.costs import cost_model
 from remat_cli.frontends.torch.capture.lower import lower
+from remat_cli.frontends.torch.compat.fake_tensors import new_fake_mode
+from remat_cli.frontends.torch.measure.costs import cost_model
 from remat_cli.graph.io import load_graph
 from remat_cli.graph.model import Phase
 from remat_cli.zoo.training import Backward
@@ -64,7 +65,7 @@ def test_the_forward_pass_of_an_archive_is_that_of_a_captured_training_step(tmp_
     table = torch.export.default_decompositions()
     program = exported("conv").run_decompositions({op: table[op] for op in composed if op in table})
     archive = imported(save(program, tmp_path / "net.pt2"))
-    mode = fake_mode()
+    mode = new_fake_mode()
     build, shape = EXAMPLES["conv"]
     captured = capture(build_model(lambda: (build(), (torch.randn(shape),), lambda out: out.sum()), mode, "cpu"), mode)
     step = lower(captured, cost_model("flops").cost, "step")
@@ -77,7 +78,7 @@ def test_the_forward_pass_of_an_archive_is_that_of_a_captured_training_step(tmp_
 @functools.cache
 def captured_step(name):
     """What is captured of a model's step, the same object each time."""
-    mode = fake_mode()
+    mode = new_fake_mode()
     return capture(build_model(getattr(torch_models, name), mode, "cpu"), mode)
 
 

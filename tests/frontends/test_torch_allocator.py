@@ -1,7 +1,5 @@
 """The simulated CUDA allocator against PyTorch's own, by what that made of the same requests."""
 
-from __future__ import annotations
-
 import gc
 import json
 import random
@@ -28,6 +26,7 @@ from remat_cli.frontends.torch.measure.allocator import (
     least_limit,
     loop_footprint,
 )
+from remat_cli.frontends.torch.reading import read_step
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Compute
@@ -82,7 +81,7 @@ def in_blocks(graph, size):
 def test_without_gaps_the_footprint_is_the_peak_that_the_judge_sees():
     graph = in_blocks(graph_of("conv"), 32 << 20)
     plan = plan_of(graph, repeated(graph))
-    fixed = sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES for size in fixed_sizes(graph))
+    fixed = sum(-(-size // BLOCK_BYTES) * BLOCK_BYTES for size in fixed_sizes(read_step(graph)))
     found = footprint(graph, plan.statements)
     assert found.allocated_bytes == check(plan).replay.peak_bytes - graph.fixed_memory + fixed
     # One size only, so every gap is of use: whole segments of values, and one for what is small and fixed.
@@ -95,7 +94,7 @@ def test_training_has_the_optimizer_and_the_libraries_beside_the_steps():
     statements = derive(graph, range(len(graph.nodes)))
     without = footprint(graph, statements)
     graph = replace(graph, fixed_memory=graph.fixed_memory + states)
-    loop = loop_footprint(graph, statements, state_bytes=states)
+    loop = loop_footprint(read_step(graph), statements, state_bytes=states)
     assert loop.allocated_bytes == pytest.approx(without.allocated_bytes + states + 2 * LIBRARY_BYTES, abs=1 << 20)
     assert loop.reserved_bytes >= loop.allocated_bytes
 
@@ -106,13 +105,14 @@ def test_a_limit_holds_or_is_refused():
     nodes = [replace(n, outputs=tuple(sizes.randint(1, 1 << 26) for _ in n.outputs)) for n in graph.nodes]
     graph = replace(graph, nodes=tuple(nodes))
     statements = plan_of(graph, repeated(graph)).statements
-    freely = loop_footprint(graph, statements)
-    assert loop_footprint(graph, statements, limit_bytes=freely.reserved_bytes) == freely
+    step = read_step(graph)
+    freely = loop_footprint(step, statements)
+    assert loop_footprint(step, statements, limit_bytes=freely.reserved_bytes) == freely
     least = least_limit(graph, statements)
     assert freely.allocated_bytes <= least < freely.reserved_bytes
-    assert loop_footprint(graph, statements, limit_bytes=least).reserved_bytes <= least
+    assert loop_footprint(step, statements, limit_bytes=least).reserved_bytes <= least
     with pytest.raises(NoRoom):
-        loop_footprint(graph, statements, limit_bytes=freely.allocated_bytes - 1)
+        loop_footprint(step, statements, limit_bytes=freely.allocated_bytes - 1)
 
 
 def test_plans_for_cuda_leave_room_for_gaps():

@@ -1,7 +1,5 @@
 """What fit says while it plans, and of every plan: one line that says what is saved, and what it costs."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys
@@ -9,18 +7,17 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch_plans import FAST
 
 import remat_cli
 from remat_cli.api.announcing import Announcer
 from remat_cli.control import Progress
 from remat_cli.frontends.messages import clear_live, show_live, tell_stderr, warn
 from remat_cli.frontends.torch.train.report import Fitted, saving
-from remat_cli.planning.options import SolveOptions
 from remat_cli.zoo.registry import build_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
-FAST = SolveOptions(strategy="dtr")
 MB = 10**6
 
 

@@ -1,7 +1,5 @@
 """Attention of a CUDA device draws random numbers if it drops some; its operators say so in any case."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What PyTorch does not document, and this frontend needs: all in one folder, and each as its module says."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import copy

@@ -1,7 +1,5 @@
 """Functions that build models and read numbers while they do: exported without memory where that is possible."""
 
-from __future__ import annotations
-
 import copy
 import random
 import sys
@@ -15,10 +13,9 @@ from torch import nn
 from remat_cli.cli.main import run
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.capture import construction
-from remat_cli.frontends.torch.capture.capture import fake_mode
 from remat_cli.frontends.torch.capture.construction import build_model
 from remat_cli.frontends.torch.capture.naming import place_in
-from remat_cli.frontends.torch.compat.fake_tensors import is_fake
+from remat_cli.frontends.torch.compat.fake_tensors import is_fake, new_fake_mode
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.graph.io import dump_document, graph_to_document
 
@@ -134,7 +131,7 @@ def test_tied_weights_and_what_a_loss_refers_to_stay_the_same_tensors():
 
 @pytest.mark.parametrize("build", [rates, of_large, with_numpy, sized])
 def test_all_tensors_are_fake_in_the_end(build):
-    model = build_model(build, fake_mode(), "cpu", lambda text: None)
+    model = build_model(build, new_fake_mode(), "cpu", lambda text: None)
     held = [*model.module.parameters(), *model.module.buffers(), *model.inputs]
     assert held
     assert all(map(is_fake, held))

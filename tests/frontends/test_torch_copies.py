@@ -1,7 +1,5 @@
 """Plans with copies in PyTorch: waits, both halves of a step, and training, against the judge and eager mode."""
 
-from __future__ import annotations
-
 import copy
 import random
 import re
@@ -12,11 +10,12 @@ from dataclasses import replace
 import pytest
 import torch
 from copies import random_plan
-from test_torch_fitting import OPTIMIZERS, assert_same, broken, conv, deep, in_place, pair, tied, train
+from test_torch_fitting import OPTIMIZERS, broken, conv, deep, in_place, pair, tied, train
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch_plans import graph_of
+from torch_plans import assert_same, graph_of
 
+from remat_cli import api
 from remat_cli.api import SolveOptions, fit, fitted, plans_of
 from remat_cli.control import Control
 from remat_cli.errors import UsageError
@@ -27,7 +26,6 @@ from remat_cli.frontends.torch.measure.memory import live_storages
 from remat_cli.frontends.torch.measure.operations import place_tensors
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.train.fitting import fit_module
-from remat_cli.frontends.torch.train.module_call import report_of
 from remat_cli.graph.model import Graph, Node
 from remat_cli.kernels import compiling
 from remat_cli.plan.check import check
@@ -222,7 +220,7 @@ def test_training_with_copies_is_eager_training_bit_for_bit(build):
     fitted = fit_module(planned, inputs, by_hand, unknown="error")
     plans = plans_of(planned)
     assert all(plan.copies for plan in plans)
-    assert report_of(planned).host_bytes == sum(check(plan).replay.host_peak_bytes for plan in plans)
+    assert api.fitted(planned).host_bytes == sum(check(plan).replay.host_peak_bytes for plan in plans)
     for optimizer in OPTIMIZERS:
         assert_same(
             train(eager, eager, inputs, loss, optimizer, accumulate=2),

@@ -1,7 +1,5 @@
 """Times of operations by the rates of a device: the model, the measurement, and where rates come from."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path
@@ -16,9 +14,9 @@ from remat_cli.cli.main import run
 from remat_cli.errors import InputError
 from remat_cli.frontends.rates import KINDS, Rates, rate_at, read_rates
 from remat_cli.frontends.torch import export
-from remat_cli.frontends.torch.capture.costs import CostModel, cost_model
-from remat_cli.frontends.torch.costing import device as costing_device
-from remat_cli.frontends.torch.costing import work
+from remat_cli.frontends.torch.measure import costs as work
+from remat_cli.frontends.torch.measure import rates as costing_device
+from remat_cli.frontends.torch.measure.costs import CostModel, cost_model
 
 ONE = ((1.0, 1e6),)
 """One unit of work in a microsecond."""

@@ -1,15 +1,14 @@
 """Training in two processes: the gradients of eager mode bit for bit, and the same plan in both."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
 import torch
-from test_torch_fitting import FAST, Deep
+from test_torch_fitting import Deep
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch_plans import FAST
 from torch_processes import together
 
 from remat_cli import fit, plans_of, unfit

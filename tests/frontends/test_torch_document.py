@@ -1,7 +1,5 @@
 """Documents of captured steps: what was written is read again as it was; what is damaged is refused, with the place."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import replace
@@ -13,7 +11,7 @@ from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.document import Constant, Input, Place, View, tensors_read
 from remat_cli.frontends.torch.execute.program import program
 from remat_cli.frontends.torch.reading import read_step
-from remat_cli.frontends.torch.train.remat_backend import remat_backend
+from remat_cli.frontends.torch.train.backend import remat_backend
 from remat_cli.plan.derive import derive
 
 MODELS = ("mlp", "conv", "tied", "in_place", "attention", "squared", "exchanged")

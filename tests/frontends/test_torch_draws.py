@@ -1,7 +1,5 @@
 """Modules that take their way at random, as where layers are skipped in training (LayerDrop)."""
 
-from __future__ import annotations
-
 import copy
 import random
 from itertools import accumulate
@@ -10,10 +8,11 @@ import numpy
 import pytest
 import torch
 from torch import nn
+from torch_plans import FAST
 
-from remat_cli.api import SolveOptions, fit
+from remat_cli import api
+from remat_cli.api import fit
 from remat_cli.frontends.torch.capture.random_state import starts
-from remat_cli.frontends.torch.train.module_call import report_of
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
@@ -22,7 +21,6 @@ pytestmark = [
     # It does not trace the generators of Python and numpy, and says so.
     pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace"),
 ]
-FAST = SolveOptions(strategy="dtr")
 WIDTH, LAYERS = 32, 5
 
 
@@ -116,7 +114,7 @@ def test_the_budget_holds_for_every_draw(kind, draw):
     assert torch.equal(before[0], after[0])
     assert before[1] == after[1]
     assert (before[2] == after[2]).all()
-    report = report_of(planned)
+    report = api.fitted(planned)
     assert report.keep_all_bytes == pytest.approx(needed, rel=0.1)  # no layer is skipped
     assert "what it runs is random; the plan is for the largest of the " in report.assumed
     ran = set()
@@ -139,7 +137,7 @@ def test_draws_that_change_nothing_are_not_told():
 
     module = Shifts("python")
     fit(module, (torch.randn(8, 4, WIDTH),), "100%", options=FAST, cost="flops", cache="")
-    assert "at random" not in report_of(module).assumed
+    assert "at random" not in api.fitted(module).assumed
 
 
 def test_a_module_that_draws_nothing_outside_of_its_graphs_is_called_once():

@@ -1,7 +1,5 @@
 """Captured training steps: run again from the document alone, they do what PyTorch does, bit for bit."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path
@@ -11,21 +9,19 @@ import torch
 import torch_models
 import torch_plans
 from torch import nn
+from torch_plans import run_plan
 
 from remat_cli import fit
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.capture.construction import as_model
 from remat_cli.frontends.torch.execute.program import program
 from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.measure.memory import live_storages
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.document import parse_document
 from remat_cli.graph.io import dump_document, graph_from_document, graph_to_document
 from remat_cli.graph.model import Phase
 from remat_cli.plan.derive import derive, peak
-
-run_plan = Torch().run
 
 MODELS = ("mlp", "conv", "tied", "in_place", "attention")
 _graphs: dict[str, object] = {}
@@ -278,7 +274,7 @@ def test_payloads_are_plain_json():
     assert str(Path.cwd()) not in text
 
 
-class Chosen(nn.Module):
+class TrainedResults(nn.Module):
     def __init__(self):
         super().__init__()
         self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 1)
@@ -290,7 +286,7 @@ class Chosen(nn.Module):
 
 @pytest.mark.usefixtures("fresh_compiler")
 def test_control_flow_with_graphs_of_its_own_is_refused_at_its_line():
-    build = lambda: (Chosen(), torch.randn(64, 8))  # noqa: E731
+    build = lambda: (TrainedResults(), torch.randn(64, 8))  # noqa: E731
     for capturing in (
         lambda: export_model(build, name="chosen", source="torch:x"),
         lambda: fit(*build(), "90%", cache=""),

@@ -3,23 +3,17 @@
 The real ones are in ``benchmarks/models``; they need libraries that the tests do without.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 
 import pytest
 import torch
 from family_models import FAMILIES
-from test_torch_fitting import by_hand
-from torch_plans import plan_of, repeated
+from torch_plans import by_hand, plan_of, repeated, run_plan
 
 import remat_cli
 from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.train.fitting import fit_module
-
-run_plan = Torch().run
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -1,7 +1,5 @@
 """The budget ``auto``: what is free, what PyTorch holds unused, and what the module and its batch take already."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,19 +7,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch_plans import FAST
 
 import remat_cli
 from remat_cli.errors import UsageError
 from remat_cli.frontends.available import available_bytes
 from remat_cli.frontends.torch.train import arguments
 from remat_cli.frontends.torch.train.arguments import Arguments
-from remat_cli.planning.options import SolveOptions
 from remat_cli.units import parse_budget
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 GB = 10**9
-FAST = SolveOptions(strategy="dtr")
 
 
 def module() -> nn.Module:

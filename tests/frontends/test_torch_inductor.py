@@ -1,7 +1,5 @@
 """Plans inside Inductor: the bits of plain torch.compile, the peak of the plan, and caches that tell plans apart."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import math
@@ -20,8 +18,9 @@ from torch._inductor.utils import run_and_get_code
 from torch.profiler import ProfilerActivity, profile
 
 import remat_cli as remat
-from remat_cli.frontends.torch.capture.capture import capture, fake_mode
+from remat_cli.frontends.torch.capture.capture import capture
 from remat_cli.frontends.torch.capture.construction import build_model
+from remat_cli.frontends.torch.compat.fake_tensors import new_fake_mode
 from remat_cli.frontends.torch.compat.inductor import loop_choices
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.inductor import image_layouts
@@ -131,7 +130,7 @@ def test_random_numbers_are_stored_once_as_bits(graph):
 
 
 def test_groups_share_no_stored_operation_and_cover_all():
-    captured = capture(build_model(model_and_batch, mode := fake_mode(), "cpu"), mode, through_inductor)
+    captured = capture(build_model(model_and_batch, mode := new_fake_mode(), "cpu"), mode, through_inductor)
     found = fusion(captured.joint)
     calls = [node for node in captured.joint.graph.nodes if node.op == "call_function"]
     roots = [node for node in calls if found.maker(node) is node and node not in found.inlined]

@@ -1,18 +1,16 @@
 """Plans inside Inductor for batches of many lengths and in two processes: the bits of plain torch.compile."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
 import torch
-from test_torch_fitting import FAST
 from test_torch_lengths import Reader, steps
 from torch import nn
 from torch._dynamo import config as dynamo
 from torch._functorch import config as functorch
 from torch._inductor import config as inductor
 from torch.nn.parallel import DistributedDataParallel
+from torch_plans import FAST
 from torch_processes import together
 
 from remat_cli import fit, plans_of

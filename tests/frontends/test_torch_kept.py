@@ -1,19 +1,14 @@
 """Plans that ``fit`` keeps: used again only if they are of the same graph and replay within the budget."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
-from torch_plans import graph_of
+from torch_plans import FAST, graph_of
 
-from remat_cli.api import SolveOptions
 from remat_cli.api.fitting import CachedPlanner, plan_folder
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.planning.cache import PlanCache
 from remat_cli.units import parse_budget
-
-FAST = SolveOptions(strategy="dtr")
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """Batches of many lengths run by plans that were made beforehand; no search interrupts the training."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 
 import pytest
 import torch
-from test_torch_fitting import FAST, assert_same
 from torch import nn
+from torch_plans import FAST, assert_same
 
 from remat_cli import fit, plans_of
 from remat_cli.api import fitting

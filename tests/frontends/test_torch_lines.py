@@ -1,7 +1,5 @@
 """Exports say which line of the user's code every operation comes from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

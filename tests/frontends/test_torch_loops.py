@@ -1,7 +1,5 @@
 """A fitted module stays the module that it was, in the loops that people write."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import io
@@ -10,8 +8,9 @@ import warnings
 
 import pytest
 import torch
-from test_torch_fitting import FAST, Broken, Deep, assert_same, by_hand, pair, train
+from test_torch_fitting import Broken, Deep, deep, pair, train
 from torch import nn
+from torch_plans import FAST, assert_same, by_hand
 
 from remat_cli import fit, unfit
 from remat_cli.errors import Infeasible, UsageError
@@ -34,10 +33,6 @@ def used(monkeypatch):
 
     monkeypatch.setattr(training, "forward_backward", counted)
     return graphs
-
-
-def deep():
-    return Deep(), (torch.randn(64, 16),), lambda out: (out**2).mean()
 
 
 def steps(module, x, count=2):

@@ -1,7 +1,5 @@
 """A loss that the loop computes from what a module returns: ``fit`` counts its memory if it knows it."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 
@@ -9,13 +7,13 @@ import pytest
 import torch
 from test_torch_unplanned_code import peak_bytes
 from torch import nn
+from torch_plans import FAST
 
+from remat_cli import api
 from remat_cli.api import SolveOptions, fit
 from remat_cli.errors import CaptureFailed, UsageError
-from remat_cli.frontends.torch.train.module_call import report_of
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
-FAST = SolveOptions(strategy="dtr")
 
 
 class Masks(nn.Module):
@@ -63,7 +61,7 @@ def test_the_budget_holds_with_a_loss_that_is_known():
             warnings.simplefilter("always")
             fit(planned, inputs, budget, options=FAST, cost="measured", cache="", loss=loss)
             peaks[loss] = over(planned, loss_of_masks, inputs, budget)
-        report = report_of(planned)
+        report = api.fitted(planned)
         if loss is not None:
             assert not [w for w in said if "remat" in str(w.message)]
             assert "is not counted" not in report.assumed
@@ -88,8 +86,8 @@ def test_a_loss_that_keeps_a_number_for_each_element_counts_to_the_end(name):
         return getattr(nn.functional, name)(output, y)
 
     fit(module, (x,), "80%", options=SolveOptions(time_limit_s=10), cache="", loss=loss, holds=())
-    assert over(module, loss, (x,), report_of(module).budget_bytes) <= 0.002
-    assert report_of(module).plan_bytes <= 1.02 * peak_bytes(WithLoss(module, loss), (x,))
+    assert over(module, loss, (x,), api.fitted(module).budget_bytes) <= 0.002
+    assert api.fitted(module).plan_bytes <= 1.02 * peak_bytes(WithLoss(module, loss), (x,))
 
 
 def soft_margin(output):
@@ -110,7 +108,7 @@ def test_operations_of_the_loss_need_memory_while_they_run(loss):
     state = torch.get_rng_state()
     fit(module, (x,), "100%", options=FAST, cache="", loss=loss, holds=())
     assert torch.equal(torch.get_rng_state(), state)
-    report = report_of(module)
+    report = api.fitted(module)
     assert "random results" not in report.assumed
     assert peak_bytes(WithLoss(module, loss), (x,)) == pytest.approx(report.plan_bytes, rel=0.005)
 
@@ -123,7 +121,7 @@ def test_a_loss_that_random_results_do_not_suit_is_counted_without_its_workspace
 
     module = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
     fit(module, (torch.randn(512, 64),), "100%", options=FAST, cost="flops", cache="", loss=loss)
-    assert "does not run on random results (ValueError: too small)" in report_of(module).assumed
+    assert "does not run on random results (ValueError: too small)" in api.fitted(module).assumed
 
 
 def test_what_eager_mode_needs_includes_the_loss():
@@ -131,7 +129,7 @@ def test_what_eager_mode_needs_includes_the_loss():
     module, inputs = Masks(), (torch.randn(4, 16, 16, 16),)
     needed = peak_bytes(WithLoss(copy.deepcopy(module), loss_of_masks), inputs)
     fit(module, inputs, "100%", options=FAST, cost="flops", cache="", loss=loss_of_masks)
-    report = report_of(module)
+    report = api.fitted(module)
     assert report.eager_bytes == pytest.approx(needed, rel=0.01)
     assert report.keep_all_bytes == pytest.approx(needed, rel=0.02)
 
@@ -173,7 +171,7 @@ def test_labels_that_are_real_are_no_obstacle():
         cache="",
         loss=lambda output: nn.functional.cross_entropy(output["scores"], labels),
     )
-    assert "only scores takes a gradient" in report_of(module).assumed
+    assert "only scores takes a gradient" in api.fitted(module).assumed
     nn.functional.cross_entropy(module(*inputs)["scores"], labels).backward()
     assert module.score.weight.grad is not None
     assert module.upscale.weight.grad is None

@@ -1,16 +1,13 @@
 """Models that nobody had in mind: same bits, the peak that was predicted, or one refusal that says what to do."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np
 import pytest
 import torch
-from test_torch_fitting import by_hand
 from torch import nn
 from torch.nn import functional
-from torch_plans import plan_of, repeated
+from torch_plans import by_hand, plan_of, repeated
 
 import remat_cli
 from remat_cli.errors import CaptureFailed, UsageError
@@ -18,8 +15,8 @@ from remat_cli.frontends.torch.document import TensorSpec
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.measure.operations import new_tensor, seeded
+from remat_cli.frontends.torch.train.backend import remat_backend
 from remat_cli.frontends.torch.train.fitting import fit_module
-from remat_cli.frontends.torch.train.remat_backend import remat_backend
 from remat_cli.zoo.registry import build_graph
 
 profile, run_plan = Torch().profile, Torch().run

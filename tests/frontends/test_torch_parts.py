@@ -1,7 +1,5 @@
 """Steps that PyTorch captures in parts, or only after their first call, and code that logs."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging
@@ -11,16 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch_plans import plan_of, repeated
+from torch_plans import plan_of, repeated, run_plan
 
 from remat_cli.cli.main import run
 from remat_cli.errors import CaptureFailed, NotOneGraph
 from remat_cli.frontends.torch.capture.refusals import read_refusal, refusal_of
 from remat_cli.frontends.torch.export import export_model, export_parts
-from remat_cli.frontends.torch.framework import Torch
-from remat_cli.frontends.torch.train.remat_backend import remat_backend
-
-run_plan = Torch().run
+from remat_cli.frontends.torch.train.backend import remat_backend
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),

@@ -1,7 +1,5 @@
 """Plans for torch.utils.checkpoint: what the snippet does in eager mode is what the plan says."""
 
-from __future__ import annotations
-
 import copy
 import json
 from functools import partial
@@ -18,8 +16,7 @@ from remat_cli.errors import Infeasible, StrategyMismatch, UsageError
 from remat_cli.frontends.torch.compat.operators import weak_storage
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.measure.memory import live_storages
-from remat_cli.frontends.torch.models.gpt import Gpt2
-from remat_cli.frontends.torch.models.unet import UNet
+from remat_cli.frontends.torch.models import Gpt2, UNet
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.graph.document import load_schema
 from remat_cli.graph.tool_memory import as_autograd_holds

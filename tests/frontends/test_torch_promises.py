@@ -1,7 +1,5 @@
 """What ``fit`` says holds: a refusal comes before training, says why, and a budget that its hint names works."""
 
-from __future__ import annotations
-
 import re
 import warnings
 

@@ -1,7 +1,5 @@
 """Random programs: whatever a model does, a plan that computes much of it again trains it as eager PyTorch does."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -9,12 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-from torch_plans import plan_of, repeated
+from torch_plans import plan_of, repeated, run_plan
 
-from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.train.fitting import fit_module
-
-run_plan = Torch().run
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),

@@ -1,7 +1,5 @@
 """Plans for elsewhere, and devices without memory: one message, the documented exit code, nothing half-written."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from remat_cli.frontends.torch.execute import program as programs
 from remat_cli.frontends.torch.execute.out_of_memory import memory_told, no_memory, out_of_memory
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
-from remat_cli.frontends.torch.train.remat_backend import remat_backend
+from remat_cli.frontends.torch.train.backend import remat_backend
 from remat_cli.graph.io import dump_document, graph_to_document
 from remat_cli.plan.io import plan_to_document
 

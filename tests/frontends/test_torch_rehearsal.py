@@ -1,7 +1,5 @@
 """Graphs from documents are checked before anything of them runs: operators, types, sizes, strides and storages."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random
@@ -16,6 +14,7 @@ from torch import nn
 from torch_plans import graph_of, plain
 
 from remat_cli.errors import ExecutionFailed, ExitCode, UsageError
+from remat_cli.frontends.torch import models
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
 from remat_cli.frontends.torch.codec import operator_named
 from remat_cli.frontends.torch.document import ITEM_BYTES, View
@@ -24,7 +23,6 @@ from remat_cli.frontends.torch.execute.rehearsal import PAIRS, rehearse
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.installed import BELOW
-from remat_cli.frontends.torch.models import resnet
 from remat_cli.frontends.torch.operators import OPERATORS
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.document import parse_document
@@ -61,7 +59,7 @@ def called(arguments):
 
 
 def test_all_that_is_exported_passes(monkeypatch):
-    monkeypatch.setattr(resnet, "_STAGES", ((4, 1, 1), (8, 2, 2)))  # the same blocks, and fewer of them
+    monkeypatch.setattr(models, "_RESNET_STAGES", ((4, 1, 1), (8, 2, 2)))  # the same blocks, and fewer of them
     seen = set()
     for graph in graphs():
         step = read_step(graph)

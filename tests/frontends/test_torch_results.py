@@ -1,23 +1,18 @@
 """Modules that return more than their loss: other results cost nothing, and whatever is done with them is eager's."""
 
-from __future__ import annotations
-
 import copy
 import re
 import warnings
-from itertools import accumulate
 
 import pytest
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity
-from torch_plans import plain, plan_of, repeated
+from torch_plans import by_hand, most_bytes, plain
 
+from remat_cli import api
 from remat_cli.api import SolveOptions, fit, fitted, plans_of
 from remat_cli.errors import Infeasible, UsageError
-from remat_cli.frontends.torch.compat.operators import profiler_events
 from remat_cli.frontends.torch.train.fitting import fit_module
-from remat_cli.frontends.torch.train.module_call import report_of
 from remat_cli.plan.replay import replay
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -53,10 +48,6 @@ USES = {
 }
 
 
-def by_hand(graph):
-    return plan_of(graph, repeated(graph))
-
-
 def batch(rows=32, width=16, classes=32):
     return torch.randn(rows, width), torch.randint(0, classes, (rows,))
 
@@ -87,14 +78,9 @@ def surprises(seen):
 
 
 def peak_bytes(step, owner, inputs):
-    """What PyTorch's allocator hands out during a step at most, by the events of its profiler, and what is there."""
+    """Most bytes in use in a step, what the module and its inputs take included."""
     owner.zero_grad(set_to_none=True)
-    with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
-        step()
-    events = enumerate(profiler_events(session))
-    changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in events if e.name() == "[memory]")
-    there = sum(t.nbytes for t in [*owner.parameters(), *owner.buffers(), *inputs])
-    return there + max(accumulate((size for *_, size in changes), initial=0))
+    return most_bytes(step, [*owner.parameters(), *owner.buffers(), *inputs])
 
 
 @pytest.mark.parametrize("use", USES)
@@ -142,7 +128,7 @@ def test_the_user_can_say_which_results_take_a_gradient():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same_step(eager, fitted, planned, inputs, USES["auxiliary"])
-    assert "of 4 results only loss, pooled take a gradient" in repr(report_of(fitted))
+    assert "of 4 results only loss, pooled take a gradient" in repr(api.fitted(fitted))
     with pytest.raises(UsageError, match='returns="los": there is no such result') as raised:
         fit_module(planned, inputs, by_hand, returns="los")
     assert "logits, loss, keys, pooled" in raised.value.hint
@@ -198,7 +184,7 @@ def test_results_that_the_loop_lets_go_cost_nothing():
     with pytest.raises(Infeasible, match="no plan"):
         fit(planned, inputs, needs + 20_000, options=FAST, cache="")
     fitted = fit(planned, inputs, needs + 20_000, holds=(), options=FAST, cache="")
-    assert "no other results than holds= names" in repr(report_of(fitted))
+    assert "no results alive but numbers and those that holds= names" in repr(api.fitted(fitted))
     for _ in range(2):
         assert peak_bytes(lambda: fitted(*inputs)["loss"].backward(), planned, inputs) <= needs + 20_000
 
@@ -335,7 +321,7 @@ def test_a_result_that_is_no_number_is_not_computed_a_second_time():
     for budget in ("100%", "75%", "55%"):
         torch.compiler.reset()
         fitted = fit(module, x, budget, options=FAST, cache="")
-        assert peak_bytes(lambda one=fitted: step(one), module, [x]) <= report_of(fitted).budget_bytes * 1.002 + 16
+        assert peak_bytes(lambda one=fitted: step(one), module, [x]) <= api.fitted(fitted).budget_bytes * 1.002 + 16
 
 
 def test_what_eager_mode_needs_is_said():
@@ -348,9 +334,9 @@ def test_what_eager_mode_needs_is_said():
         return out
 
     fitted = fit_module(planned, inputs, plain)
-    assert report_of(fitted).eager_bytes == pytest.approx(peak_bytes(step, eager, inputs), rel=1e-3)
-    assert report_of(fitted).least_bytes <= report_of(fitted).plan_bytes <= report_of(fitted).keep_all_bytes
-    assert "eager" in repr(report_of(fitted))
+    assert api.fitted(fitted).eager_bytes == pytest.approx(peak_bytes(step, eager, inputs), rel=1e-3)
+    assert api.fitted(fitted).least_bytes <= api.fitted(fitted).plan_bytes <= api.fitted(fitted).keep_all_bytes
+    assert "eager" in repr(api.fitted(fitted))
 
 
 # One budget
@@ -378,8 +364,8 @@ def test_parts_share_the_budget():
     for budget in ("100%", "85%", "75%"):
         torch.compiler.reset()
         fitted = fit(planned, inputs, budget, options=FAST, cache="", unknown="error")
-        assert report_of(fitted).parts == 2
-        assert report_of(fitted).keep_all_bytes <= whole
+        assert api.fitted(fitted).parts == 2
+        assert api.fitted(fitted).keep_all_bytes <= whole
         for seed in range(2):
             eager.zero_grad(set_to_none=True)
             planned.zero_grad(set_to_none=True)
@@ -387,9 +373,9 @@ def test_parts_share_the_budget():
             peak = peak_bytes(lambda one=fitted: one(*inputs).backward(), planned, inputs)
             # A product by a number wraps it in 8 and 4 bytes, which only measured costs count, and backward() holds the
             # 4 bytes of the gradient that it begins with to its end.
-            assert peak <= report_of(fitted).budget_bytes + 16
+            assert peak <= api.fitted(fitted).budget_bytes + 16
     with pytest.raises(Infeasible):
-        fit(planned, inputs, report_of(fitted).least_bytes - 1, options=FAST, cache="")
+        fit(planned, inputs, api.fitted(fitted).least_bytes - 1, options=FAST, cache="")
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
@@ -432,7 +418,7 @@ def test_all_results_that_are_called_losses_take_a_gradient():
     eager, planned = two(Detector)
     inputs = torch.randn(32, 16), torch.randint(0, 4, (32,))
     fitted = fit_module(planned, inputs, by_hand, unknown="error")
-    assert "of 3 results only loss_classes, loss_boxes take a gradient" in report_of(fitted).assumed
+    assert "of 3 results only loss_classes, loss_boxes take a gradient" in api.fitted(fitted).assumed
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same_step(eager, fitted, planned, inputs, lambda out, y: out["loss_classes"] + out["loss_boxes"])

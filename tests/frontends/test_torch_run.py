@@ -1,7 +1,5 @@
 """Plans on a device: the same bits as without recomputation, and the peak that was predicted."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace
@@ -10,17 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 from copies import random_plan
-from torch_plans import graph_of, plan_of, repeated
+from torch_plans import graph_of, plan_of, repeated, run_plan
 
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, OutOfMemory, UsageError
 from remat_cli.frontends.captured.running import without_workspace
 from remat_cli.frontends.torch.execute import program as programs
 from remat_cli.frontends.torch.execute.strides import copied_bytes
-from remat_cli.frontends.torch.framework import Torch
-from remat_cli.frontends.torch.measure import run as running
+from remat_cli.frontends.torch.measure import benches as running
+from remat_cli.frontends.torch.measure.benches import kept_tensor
 from remat_cli.frontends.torch.measure.operations import place_tensors
-from remat_cli.frontends.torch.measure.run import kept_tensor
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.io import dump_document
 from remat_cli.plan.check import check
@@ -32,8 +29,6 @@ from remat_cli.reports.run import run_text
 from remat_cli.reports.style import Style
 from remat_cli.reports.words import exact_bytes
 from remat_cli.zoo.registry import build_graph
-
-run_plan = Torch().run
 
 MODELS = ("mlp", "conv", "tied", "in_place", "squared", "exchanged")
 

@@ -1,7 +1,5 @@
 """Documents of strangers: nothing that stands in them is run but operators that only compute."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -1,36 +1,27 @@
 """Training with a plan through torch.compile is training without, bit for bit."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 
 import pytest
 import torch
 import torch_models
-from torch_plans import graph_of, plan_of, repeated
+from torch_plans import assert_same, difference_of, graph_of, plan_of, repeated
 
 from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.capture.construction import as_model
 from remat_cli.frontends.torch.execute.forward_backward import forward_backward
 from remat_cli.frontends.torch.export import export_model
-from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.measure.memory import live_storages
 from remat_cli.frontends.torch.measure.operations import place_tensors
 from remat_cli.frontends.torch.reading import read_step
-from remat_cli.frontends.torch.train.remat_backend import remat_backend
+from remat_cli.frontends.torch.train.backend import remat_backend
 from remat_cli.graph.io import dump_document
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.io import plan_to_document
 from remat_cli.zoo.registry import build_graph
 
 MODELS = ("mlp", "conv", "tied", "in_place", "attention")
-
-
-def difference_of(ours, theirs):
-    """Why a plan of one graph is not a plan of the other."""
-    torch = Torch()
-    return torch.difference(torch.read(ours), torch.read(theirs))
 
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -66,12 +57,6 @@ def pair(name):
     second = copy.copy(first)
     object.__setattr__(second, "module", copy.deepcopy(first.module))
     return first, second
-
-
-def assert_same(one, other):
-    assert all(torch.equal(a, b) for a, b in zip(one[0], other[0], strict=True))
-    assert one[1].keys() == other[1].keys()
-    assert all(torch.equal(one[1][name], other[1][name]) for name in one[1])
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])

@@ -1,7 +1,5 @@
 """Mistakes that are easily made when steps are run again, each with a test that would notice it."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from dataclasses import replace
@@ -12,34 +10,28 @@ import torch_models
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch_plans import graph_of, plan_of, repeated
+from torch_plans import difference_of, graph_of, plan_of, repeated
 
-from remat_cli.frontends.torch.capture.capture import capture, fake_mode
+from remat_cli.frontends.torch.capture.capture import capture
 from remat_cli.frontends.torch.capture.construction import build_model
 from remat_cli.frontends.torch.capture.lower import lower
+from remat_cli.frontends.torch.compat.fake_tensors import new_fake_mode
 from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.execute import program as programs
 from remat_cli.frontends.torch.execute.forward_backward import ForwardBackward, forward_backward
 from remat_cli.frontends.torch.execute.program import program
-from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.measure.operations import place_tensors
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.train import backend as training
+from remat_cli.frontends.torch.train.backend import remat_backend
 from remat_cli.frontends.torch.train.fitting import fit_module
-from remat_cli.frontends.torch.train.remat_backend import remat_backend
 from remat_cli.plan.derive import derive
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
-def difference_of(ours, theirs):
-    """Why a plan of one graph is not a plan of the other."""
-    torch = Torch()
-    return torch.difference(torch.read(ours), torch.read(theirs))
-
-
 def lowered(build):
-    mode = fake_mode()
+    mode = new_fake_mode()
     captured = capture(build_model(build, mode, "cpu"), mode)
     graph = lower(captured, lambda node: 1.0, "x")
     facts = {"frontend": "torch", "version": 1, "torch": str(torch.__version__), "device": "cpu"}

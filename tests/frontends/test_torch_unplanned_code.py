@@ -1,24 +1,25 @@
 """Memory of code that no plan is for: it runs between the planned parts of a module, or beside them."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import warnings
 import weakref
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
+from torch_plans import FAST, most_bytes
 
-from remat_cli.api import SolveOptions, fit, plans_of
+from remat_cli import api
+from remat_cli.api import fit, plans_of
 from remat_cli.errors import CaptureFailed, Infeasible, UsageError
-from remat_cli.frontends.torch.capture.capture import Model, capture, fake_mode
+from remat_cli.frontends.torch.capture.capture import Model, capture
 from remat_cli.frontends.torch.capture.lower import lower
-from remat_cli.frontends.torch.train.budget_split import Reservation, saved_bytes
-from remat_cli.frontends.torch.train.module_call import report_of
+from remat_cli.frontends.torch.compat.fake_tensors import new_fake_mode
+from remat_cli.frontends.torch.train.budget_split import Reservation
+from remat_cli.frontends.torch.train.part_schedule import Part, saved_by
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.plan.derive import derive
 
@@ -27,7 +28,6 @@ pytestmark = [
     # PyTorch itself looks at it where what crosses a graph break enters a compiled part.
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
 ]
-FAST = SolveOptions(strategy="dtr")
 WIDTH = 32
 
 
@@ -201,17 +201,12 @@ def plainly(x):
 
 
 def peak_bytes(module, inputs):
-    """Most bytes in use in a step, by the events of the profiler, parameters and inputs included."""
+    """Most bytes in use in a step, parameters and inputs included."""
     module(*inputs).backward()
     module.zero_grad(set_to_none=True)
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as session:
-        module(*inputs).backward()
+    peak = most_bytes(lambda: module(*inputs).backward(), [*module.parameters(), *inputs])
     module.zero_grad(set_to_none=True)
-    events = enumerate(session.profiler.kineto_results.events())
-    changes = sorted((event.start_ns(), k, event.nbytes()) for k, event in events if event.name() == "[memory]")
-    tensors = [*module.parameters(), *inputs]
-    return max(accumulate((size for _, _, size in changes), initial=0)) + sum(t.nbytes for t in tensors)
+    return peak
 
 
 def gradients(module, inputs):
@@ -229,8 +224,8 @@ def test_the_budget_holds_beside_code_without_a_plan(kind):
     planned = copy.deepcopy(eager)
     budget = int(0.9 * peak_bytes(eager, inputs))
     fit(planned, inputs, budget, options=FAST, cost="flops", cache="")
-    assert "code that is in no plan keeps" in report_of(planned).assumed
-    assert report_of(planned).extra_cost > 0
+    assert "code that is in no plan keeps" in api.fitted(planned).assumed
+    assert api.fitted(planned).extra_cost > 0
     assert all(torch.equal(a, b) for a, b in zip(gradients(planned, inputs), gradients(eager, inputs), strict=True))
     assert peak_bytes(planned, inputs) <= 1.01 * budget
 
@@ -242,7 +237,7 @@ def test_what_pytorch_cannot_compile_in_a_pass_is_no_unknown_part():
     planned = copy.deepcopy(eager)
     budget = int(0.9 * peak_bytes(copy.deepcopy(eager), inputs))
     fit(planned, inputs, budget, options=FAST, cost="measured", cache="")
-    report = report_of(planned)
+    report = api.fitted(planned)
     assert report.parts == 1  # the first layers; PyTorch gives up the rest of the function
     assert "takes the same way as with this batch" in report.assumed
     assert "code that is in no plan keeps" in report.assumed
@@ -255,13 +250,13 @@ def test_parts_that_run_several_times_are_counted_call_by_call():
     eager, inputs = Again(), (torch.randn(256, 16, WIDTH),)
     planned = copy.deepcopy(eager)
     fit(planned, inputs, "100%", options=FAST, cost="measured", cache="")
-    report = report_of(planned)
+    report = api.fitted(planned)
     assert report.extra_cost == 0
     # What a part is given counts while it runs, even where its backward pass does not read it: here one tensor of 35.
     assert 0.97 * report.keep_all_bytes <= peak_bytes(planned, inputs) <= 1.001 * report.keep_all_bytes
     budget = int(0.75 * report.keep_all_bytes)
     fit(planned, inputs, budget, options=FAST, cost="measured", cache="")
-    assert report_of(planned).extra_cost > 0
+    assert api.fitted(planned).extra_cost > 0
     assert all(torch.equal(a, b) for a, b in zip(gradients(planned, inputs), gradients(eager, inputs), strict=True))
     assert peak_bytes(planned, inputs) <= 1.01 * budget
 
@@ -324,7 +319,7 @@ def test_what_the_parts_of_a_step_need_is_told_within_a_percent(kind):
     module, inputs = kind(), (torch.randn(256, 16, WIDTH),)
     fit(module, inputs, "100%", options=FAST, cost="measured", cache="", loss=first_squared)
     step = Squared(module, first_squared)
-    assert peak_bytes(step, inputs) == pytest.approx(report_of(module).keep_all_bytes, rel=0.01)
+    assert peak_bytes(step, inputs) == pytest.approx(api.fitted(module).keep_all_bytes, rel=0.01)
 
 
 def test_every_shape_of_a_layer_is_a_part_and_only_the_last_result_stays():
@@ -333,7 +328,7 @@ def test_every_shape_of_a_layer_is_a_part_and_only_the_last_result_stays():
     needed = peak_bytes(Squared(copy.deepcopy(eager)), inputs)
     planned = copy.deepcopy(eager)
     fit(planned, inputs, needed, options=FAST, cost="measured", cache="", loss=squared, holds=())  # as in this loop
-    report = report_of(planned)
+    report = api.fitted(planned)
     assert report.parts == 12
     assert report.keep_all_bytes == pytest.approx(needed, rel=0.01)
     found, wanted = (gradients(Squared(module), inputs) for module in (planned, eager))
@@ -362,7 +357,7 @@ def test_a_first_call_holds_no_variables_of_its_callers():
     finally:
         gc.enable()
     value.backward()
-    assert "no other results than holds= names" in report_of(module).assumed
+    assert "no results alive but numbers and those that holds= names" in api.fitted(module).assumed
 
 
 def test_what_no_gradient_comes_to_is_gone_after_its_forward_pass():
@@ -371,7 +366,7 @@ def test_what_no_gradient_comes_to_is_gone_after_its_forward_pass():
     needed = peak_bytes(copy.deepcopy(eager), inputs)
     planned = copy.deepcopy(eager)
     fit(planned, inputs, needed, options=FAST, cost="measured", cache="")
-    report = report_of(planned)
+    report = api.fitted(planned)
     assert "code that is in no plan" not in report.assumed
     assert report.keep_all_bytes <= 1.01 * needed
     assert all(torch.equal(a, b) for a, b in zip(gradients(planned, inputs), gradients(eager, inputs), strict=True))
@@ -388,18 +383,18 @@ def test_what_no_gradient_comes_to_is_there_in_its_forward_pass():
     module.decoder = nn.Linear(WIDTH, 1)
     needed = peak_bytes(copy.deepcopy(module), inputs)
     fit(module, inputs, "100%", options=FAST, cost="measured", cache="")
-    assert report_of(module).keep_all_bytes == pytest.approx(needed, rel=0.1)
+    assert api.fitted(module).keep_all_bytes == pytest.approx(needed, rel=0.1)
 
 
 def test_a_part_that_is_planned_again_holds_no_more_than_others_count_on():
-    mode = fake_mode()
+    mode = new_fake_mode()
     with mode:
         layers = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 8))
         x = torch.randn(16, 8)
     captured = capture(Model(layers, (x,), {}, None), mode)
     graph = lower(captured, lambda node: 1.0, "part")
     statements = derive(graph, range(len(graph.nodes)))
-    saved, budget = saved_bytes(graph, statements), 10 * no_remat_peak(graph)
+    saved, budget = saved_by(Part(graph), statements).value_bytes, 10 * no_remat_peak(graph)
     assert saved > 0
     enough, less = (Reservation(7, 11).limiting(graph, budget, bytes_) for bytes_ in (saved, saved - 1))
     assert no_remat_peak(enough.added(graph)) == budget
@@ -436,7 +431,7 @@ def test_the_backward_pass_of_a_function_in_python_is_tried_out():
     fit(planned, inputs, "100%", options=FAST, cost="measured", cache="")
     assert planned.block[0].weight.grad is kept
     assert planned.block[0].bias.grad is None
-    assert report_of(planned).keep_all_bytes == pytest.approx(needed, rel=0.05)
+    assert api.fitted(planned).keep_all_bytes == pytest.approx(needed, rel=0.05)
     planned.zero_grad(set_to_none=True)
     assert all(torch.equal(a, b) for a, b in zip(gradients(planned, inputs), gradients(eager, inputs), strict=True))
     with pytest.raises(Infeasible):

@@ -1,7 +1,5 @@
 """A step that assumed too little of its results runs again; eager mode and Inductor share how that is noticed."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref

@@ -1,15 +1,12 @@
 """Plans count the workspace of operations: against what PyTorch's allocator hands out in a step."""
 
-from __future__ import annotations
-
 import gc
 import json
-from itertools import accumulate
 
 import pytest
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
+from torch_plans import most_bytes
 
 import remat_cli as remat
 from remat_cli.errors import ExecutionFailed
@@ -93,17 +90,10 @@ CASES = {
 
 
 def peak_bytes(module, batch):
-    """The most bytes in use in a step, by the events of PyTorch's profiler; parameters and inputs included."""
+    """Most bytes in use in a step; parameters and inputs included."""
     module.zero_grad(set_to_none=True)
     gc.collect()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
-        module(batch).backward()
-    events = session.profiler.kineto_results.events()
-    changes = sorted(
-        (event.start_ns(), k, event.nbytes()) for k, event in enumerate(events) if event.name() == "[memory]"
-    )
-    held = [*module.parameters(), *module.buffers(), batch]
-    return sum(tensor.nbytes for tensor in held) + max(accumulate(size for _, _, size in changes))
+    return most_bytes(lambda: module(batch).backward(), [*module.parameters(), *module.buffers(), batch])
 
 
 @pytest.mark.parametrize("case", CASES)

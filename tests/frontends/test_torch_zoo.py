@@ -1,7 +1,5 @@
 """The zoo's models, small, trained with plans that a strategy made: eager's numbers, and the predicted peak."""
 
-from __future__ import annotations
-
 import copy
 import re
 from dataclasses import replace
@@ -11,10 +9,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from remat_cli.api import SolveOptions, solve
+from remat_cli.frontends.torch import models
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
 from remat_cli.frontends.torch.execute.forward_backward import ForwardBackward, forward_backward
 from remat_cli.frontends.torch.measure.memory import live_storages
-from remat_cli.frontends.torch.models import resnet
 from remat_cli.frontends.torch.train import backend as training
 from remat_cli.frontends.torch.train.fitting import fit_module
 from remat_cli.graph.analysis import no_remat_peak
@@ -90,7 +88,7 @@ def train(module, owner, inputs, kind):
 
 @pytest.mark.parametrize("spec", MODELS, ids=lambda spec: spec.partition("{")[0].removeprefix("torch/"))
 def test_the_zoo_trains_as_eager_does_at_the_peak_that_was_predicted(spec, monkeypatch):
-    monkeypatch.setattr(resnet, "_STAGES", STAGES)
+    monkeypatch.setattr(models, "_RESNET_STAGES", STAGES)
     name, options = split_spec(spec)
     torch.manual_seed(1)
     eager, inputs = build(TORCH_ARCHITECTURES.load(name), name, options).make()

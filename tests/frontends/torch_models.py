@@ -1,7 +1,5 @@
 """Small models, each with something that is easily got wrong, as ``build`` functions for export and for eager runs."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

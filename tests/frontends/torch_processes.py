@@ -1,7 +1,5 @@
 """Runs a function in two processes that train together over gloo."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -5,7 +5,7 @@ CPU) and comparing real with fake tensors. No other operator there kept more tha
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 from remat_cli.frontends.aten.program import Call, Ref, TensorType
@@ -43,14 +43,19 @@ def retained_bytes(call: Call, slot: int, types: Mapping[str, TensorType]) -> in
     shown = made.bytes if made.storage_bytes is None else made.storage_bytes
     first, second = (_type(call.argument(k, name), types) for k, name in ((0, "self"), (1, "target")))
     if call.op in REDUCED and call.argument(REDUCED[call.op], "reduction", 1) != 0 and first and second:
-        pairs = zip_longest(reversed(first.shape), reversed(second.shape), fillvalue=1)
-        return max(shown, math.prod([a if b == 1 else b for a, b in pairs]) * made.itemsize)
+        return max(shown, broadcast_elements(first.shape, second.shape) * made.itemsize)
     if call.op in RESHAPED and first:
         return max(shown, math.prod(first.shape) * first.itemsize)  # a copy of it, whatever its strides
     if call.op == BAGS and slot == 1 and 0 not in made.shape and made.device == "cpu":
         return shown + made.itemsize
     like = retained_like(call, slot, types)
     return shown if like is None else shown // made.itemsize * types[like].itemsize
+
+
+def broadcast_elements(first: Sequence[int], second: Sequence[int]) -> int:
+    """Number of elements of what an operator computes element by element from tensors of two shapes."""
+    pairs = zip_longest(reversed(first), reversed(second), fillvalue=1)
+    return math.prod([a if b == 1 else b for a, b in pairs])
 
 
 def retained_like(call: Call, slot: int, types: Mapping[str, TensorType]) -> str | None:

@@ -1,7 +1,5 @@
 """Models of the zoo that are written in PyTorch and captured: ``zoo:torch/resnet50{batch=32}``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -39,9 +37,9 @@ class ResNet50(_Images):
 
     def make(self) -> tuple[Any, Any]:
         """The module and its inputs."""
-        from remat_cli.frontends.torch.models import resnet
+        from remat_cli.frontends.torch import models
 
-        return resnet.ResNet50(self.classes), (self.images(), self.labels(self.batch))
+        return models.ResNet50(self.classes), (self.images(), self.labels(self.batch))
 
 
 @dataclass(frozen=True)
@@ -56,9 +54,9 @@ class Vgg16(_Images):
 
     def make(self) -> tuple[Any, Any]:
         """The module and its inputs."""
-        from remat_cli.frontends.torch.models import vgg
+        from remat_cli.frontends.torch import models
 
-        return vgg.Vgg16(self.classes, self.dropout), (self.images(), self.labels(self.batch))
+        return models.Vgg16(self.classes, self.dropout), (self.images(), self.labels(self.batch))
 
 
 @dataclass(frozen=True)
@@ -82,10 +80,10 @@ class UNet(_Images):
 
     def make(self) -> tuple[Any, Any]:
         """The module and its inputs."""
-        from remat_cli.frontends.torch.models import unet
+        from remat_cli.frontends.torch import models
 
         labels = self.labels(self.batch, self.resolution, self.resolution)
-        return unet.UNet(self.width, self.depth, self.classes), (self.images(), labels)
+        return models.UNet(self.width, self.depth, self.classes), (self.images(), labels)
 
 
 @dataclass(frozen=True)
@@ -113,9 +111,9 @@ class Gpt2(CapturedArchitecture):
         """The module and its inputs."""
         import torch
 
-        from remat_cli.frontends.torch.models import gpt
+        from remat_cli.frontends.torch import models
 
-        module = gpt.Gpt2(self.depth, self.heads, self.width, self.sequence, self.vocab, self.dropout)
+        module = models.Gpt2(self.depth, self.heads, self.width, self.sequence, self.vocab, self.dropout)
         shape = (self.batch, self.sequence)
         return module, (torch.randint(0, self.vocab, shape), torch.randint(0, self.vocab, shape))
 

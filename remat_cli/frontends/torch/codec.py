@@ -1,7 +1,5 @@
 """Converts arguments of operators between PyTorch and documents; floating-point numbers keep every bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any

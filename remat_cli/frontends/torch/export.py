@@ -4,35 +4,32 @@ Code that PyTorch does not capture (a graph break) ends a part; the code runs as
 it. Every part has a forward and a backward pass of its own. In a step, first all parts run forward, then all backward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from remat_cli.errors import CaptureFailed, NotOneGraph
+from remat_cli.errors import NotOneGraph
 from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.source import load_function
 from remat_cli.frontends.torch.capture.capture import (
     Captured,
-    Model,
     Part,
-    Way,
+    Tracer,
     called_once,
     capture,
     divided,
-    fake_mode,
 )
-from remat_cli.frontends.torch.capture.construction import build_model, build_real, leaves_of
-from remat_cli.frontends.torch.capture.costs import CostModel, cost_model
+from remat_cli.frontends.torch.capture.construction import build_model, build_real
 from remat_cli.frontends.torch.capture.lower import lowering
 from remat_cli.frontends.torch.capture.naming import line_in
-from remat_cli.frontends.torch.capture.placeholders import joint_inputs
+from remat_cli.frontends.torch.capture.placeholders import unplannable
 from remat_cli.frontends.torch.capture.refusals import in_no_part, not_captured, refusal_of
+from remat_cli.frontends.torch.compat.fake_tensors import new_fake_mode
 from remat_cli.frontends.torch.document import FRONTEND
-from remat_cli.frontends.torch.inductor.joint import way_of
+from remat_cli.frontends.torch.inductor.joint import tracer_of
 from remat_cli.frontends.torch.installed import require_present
-from remat_cli.frontends.torch.tensors import storage, storage_bytes
+from remat_cli.frontends.torch.measure.costs import CostModel, cost_model
+from remat_cli.frontends.torch.tensors import storage, storage_bytes, total_bytes
 from remat_cli.graph.metadata import LINES
 from remat_cli.graph.model import Graph
 from remat_cli.units import format_bytes
@@ -42,17 +39,24 @@ _UNUSED = "parameter "
 """Begins the note on a parameter that a graph does not read."""
 
 
-def export_torch(
-    text: str, *, device: str = "cpu", cost: str = "flops", compiler: str = "eager", tell: Tell = tell_stderr
-) -> Graph:
-    """The graph of the training step that ``FILE.py:NAME`` builds.
+class ExportOptions(TypedDict, total=False):
+    """How to export a step.
 
-    Args:
-        text: The function: it returns (module, inputs) or (module, inputs, loss).
-        device: ``cpu`` or ``cuda``: the device that the step is for. Nothing runs there during export.
-        cost: ``device``, ``flops`` or ``roofline:NAME``.
-        compiler: What compiles the step: ``eager``, which runs operations one by one, or ``inductor``.
+    Attributes:
+        device: ``cpu`` (the default) or ``cuda``: the device that the step is for. Nothing runs there during export.
+        cost: ``device``, ``flops`` (the default) or ``roofline:NAME``.
+        compiler: What compiles the step: ``eager`` (the default), which runs operations one by one, or ``inductor``.
         tell: Called before much memory is taken, and before the device is measured.
+    """
+
+    device: str
+    cost: str
+    compiler: str
+    tell: Tell
+
+
+def export_torch(text: str, **options: Unpack[ExportOptions]) -> Graph:
+    """The graph of the step of what ``FILE.py:NAME`` returns: (module, inputs) or (module, inputs, loss).
 
     Raises:
         NotOneGraph: If PyTorch captures the step in parts only.
@@ -60,39 +64,18 @@ def export_torch(
         FrameworkUnavailable: If PyTorch is missing, or was not built for the device.
         CaptureFailed: If the step cannot be captured, or trains nothing.
     """
-    require_present(device)
+    require_present(options.get("device", "cpu"))
     build, name = load_function(text, FRONTEND.name), text.rpartition(":")[2]
-    return export_model(build, name, f"torch:{text}", device=device, cost=cost, compiler=compiler, tell=tell)
+    return export_model(build, name, f"torch:{text}", **options)
 
 
-def export_model(
-    build: Callable[[], Any],
-    name: str,
-    source: str,
-    *,
-    device: str = "cpu",
-    cost: str = "flops",
-    compiler: str = "eager",
-    tell: Tell = tell_stderr,
-) -> Graph:
-    """The graph of the training step of what ``build()`` returns.
-
-    Args:
-        build: Called with fake tensors in place of large ones, or with real ones if it needs their numbers.
-        name: Name of the graph.
-        source: Its origin, for the metadata.
-        device: ``cpu`` or ``cuda``.
-        cost: ``device``, ``flops`` or ``roofline:NAME``.
-        compiler: What compiles the step: ``eager``, which runs operations one by one, or ``inductor``.
-        tell: Called before much memory is taken, and before the device is measured.
+def export_model(build: Callable[[], Any], name: str, source: str, **options: Unpack[ExportOptions]) -> Graph:
+    """As :func:`export_parts`, but an error if PyTorch captures the step in parts only.
 
     Raises:
-        NotOneGraph: If PyTorch captures the step in parts only.
-        UsageError: If there is no such function, device, cost model or compiler.
-        FrameworkUnavailable: If PyTorch is missing, or was not built for the device.
-        CaptureFailed: If the step cannot be captured, or trains nothing.
+        NotOneGraph: If it does.
     """
-    [graph] = _exported(build, name, source, device, cost, compiler, tell, parts=False)
+    [graph] = export_parts(build, name, source, whole=True, **options)
     return graph
 
 
@@ -105,52 +88,56 @@ def export_parts(
     cost: str = "flops",
     compiler: str = "eager",
     tell: Tell = tell_stderr,
+    whole: bool = False,
 ) -> tuple[Graph, ...]:
-    """As :func:`export_model`, but a graph for each part if PyTorch captures the step in parts.
+    """The graph of the training step of what ``build()`` returns, or of each part if PyTorch captures it in parts.
 
-    The graphs are named ``name.0``, ``name.1`` and so on, and ``metadata["part"]`` tells the place of each among the
-    others: its ``number``, the number of ``parts``, how often it ``runs`` in a step, the reason why it ``ends`` there,
-    and what it ``takes`` from others.
+    The graphs of parts are named ``name.0``, ``name.1`` and so on, and ``metadata["part"]`` tells the place of each
+    among the others: its ``number``, the number of ``parts``, how often it ``runs`` in a step, the reason why it
+    ``ends`` there, and what it ``takes`` from others.
+
+    Args:
+        build: Called with fake tensors in place of large ones, or with real ones if it needs their numbers.
+        name: Name of the graph.
+        source: Its origin, for the metadata.
+        device: See :class:`ExportOptions`, as for the next three.
+        cost: See there.
+        compiler: See there.
+        tell: See there.
+        whole: Whether parts are an error.
 
     Raises:
-        UsageError: If there is no such function, device, cost model or compiler.
+        NotOneGraph: If they are, and PyTorch captures the step in parts only.
+        UsageError: If there is no such device, cost model or compiler.
         FrameworkUnavailable: If PyTorch is missing, or was not built for the device.
         CaptureFailed: If the step cannot be captured, or trains nothing.
     """
-    return _exported(build, name, source, device, cost, compiler, tell, parts=True)
-
-
-def _exported(
-    build: Callable[[], Any],
-    name: str,
-    source: str,
-    device: str,
-    cost: str,
-    compiler: str,
-    tell: Tell,
-    *,
-    parts: bool,
-) -> tuple[Graph, ...]:
-    """The graph of a step; or, if it is not one and ``parts`` are wanted, those of its parts."""
     require_present(device)
-    way = way_of(compiler)
+    tracer = tracer_of(compiler)
     costs = cost_model(cost, device, tell)
 
     def lowered(captured: Captured, name: str) -> Graph:
         result = lowering(captured, costs.cost, name)
         graph = described(result.graph, captured, costs, source=source, device=device)
-        lines = {node.id: line for node, fx in zip(graph.nodes, result.made, strict=True) if (line := line_in(fx))}
+        lines = {node.id: line for node, fx in zip(graph.nodes, result.fx_nodes, strict=True) if (line := line_in(fx))}
         return replace(graph, metadata=graph.metadata | ({LINES: lines} if lines else {}))
 
-    mode = fake_mode()
+    mode = new_fake_mode()
     model = build_model(build, mode, device, tell)
     try:
-        return (lowered(capture(model, mode, way), name),)
+        return (lowered(capture(model, mode, tracer), name),)
     except NotOneGraph as error:
-        if not parts:
+        if whole:
             raise
-        whole = error
-    return tuple(graphs_of(parts_of(model, mode, build, device, tell, whole, way), lowered, name, whole))
+        reason = error
+    parts, problem = divided(model, mode, tracer)
+    if problem is not None:
+        parts, problem = _divided_with_numbers(build, device, tell, problem, tracer)
+    if problem is not None:
+        raise not_captured(problem) from problem
+    if not any(_parameters(part) for part in parts):
+        raise in_no_part(reason)
+    return tuple(_graphs_of(parts, lowered, name, reason))
 
 
 def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str, device: str) -> Graph:
@@ -166,43 +153,20 @@ def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str
     return replace(graph, cost_unit=costs.unit, metadata=metadata | graph.metadata | notes)
 
 
-def parts_of(
-    model: Model, mode: Any, build: Callable[[], Any], device: str, tell: Tell, whole: NotOneGraph, way: Way
-) -> list[Part]:
-    """The parts of the step of ``model``.
-
-    If the way that the step takes depends on numbers, the model is built again with real tensors, and one forward pass
-    is computed.
-
-    Args:
-        model: What to capture; its tensors are of ``mode``.
-        mode: The fake mode.
-        build: The function that made the model.
-        device: ``cpu`` or ``cuda``.
-        tell: Called before something is computed.
-        whole: Why the step is not one graph.
-        way: What compiles it.
-
-    Raises:
-        CaptureFailed: If the step cannot be captured in parts either.
-    """
-    parts, problem = divided(model, mode, way)
-    if problem is not None:
-        tell(
-            f"the way that the step takes depends on numbers ({refusal_of(problem).line()}): its forward pass runs "
-            "with real tensors; another way gives other graphs"
-        )
-        real = build_real(build, device, tell, "the way that the step takes depends on numbers")
-        called_once(real, None)
-        parts, problem = divided(real, None, way)
-    if problem is not None:
-        raise not_captured(problem) from problem
-    if not any(_parameters(part) for part in parts):
-        raise in_no_part(whole)
-    return parts
+def _divided_with_numbers(
+    build: Callable[[], Any], device: str, tell: Tell, problem: Exception, tracer: Tracer
+) -> tuple[list[Part], Exception | None]:
+    """As :func:`divided`, for a step whose path depends on numbers: built with real tensors, it runs forward once."""
+    tell(
+        f"the way that the step takes depends on numbers ({refusal_of(problem).line()}): its forward pass runs "
+        "with real tensors; another way gives other graphs"
+    )
+    real = build_real(build, device, tell, "the way that the step takes depends on numbers")
+    called_once(real, None)
+    return divided(real, None, tracer)
 
 
-def graphs_of(
+def _graphs_of(
     parts: Sequence[Part], lowered: Callable[[Captured, str], Graph], name: str, whole: NotOneGraph
 ) -> list[Graph]:
     """The graph of every part that has a backward pass; its metadata tells its place among the others.
@@ -216,8 +180,8 @@ def graphs_of(
     Raises:
         CaptureFailed: If remat can plan none of the parts.
     """
-    refused = _refused(parts)
-    trained = [(part, part.captured) for part in parts if part.captured is not None and id(part) not in refused]
+    refused = unplannable([part.captured for part in parts])
+    trained = [(one, one.captured) for k, one in enumerate(parts) if one.captured is not None and k not in refused]
     if not trained and refused:
         raise next(iter(refused.values()))
     graphs = []
@@ -240,26 +204,12 @@ def graphs_of(
     return graphs
 
 
-def _refused(parts: Sequence[Part]) -> dict[int, CaptureFailed]:
-    """The parts with a backward pass that remat cannot plan, by identity, and why."""
-    errors = {}
-    for part in parts:
-        try:
-            if part.captured is not None:
-                joint_inputs(part.captured)
-        except CaptureFailed as error:
-            errors[id(part)] = error
-    return errors
-
-
 def _taken(captured: Captured, earlier: Sequence[Part]) -> list[dict[str, Any]]:
     """The tensors that a part takes, and that are neither the module's nor the step's inputs.
 
     ``from`` is the number of the part that made one; None if code between the parts made it.
     """
-    model = captured.model
-    own = [*model.module.parameters(), *model.module.buffers(), *leaves_of(model.inputs), *leaves_of(model.keywords)]
-    own_ids = set(map(id, own))
+    own_ids = set(map(id, captured.model.tensors()))
     crossing = []
     for k, tensor in enumerate(captured.tensors):
         if _is_tensor(tensor) and id(tensor) not in own_ids:
@@ -287,7 +237,7 @@ def _notes(parts: Sequence[Part], whole: NotOneGraph | None) -> list[str]:
     read = {key for part in parts for key in _parameters(part)}
     others = {name: p for name, p in model.module.named_parameters() if storage(p) not in read}
     if others:
-        first, size = next(iter(others)), sum({storage(p): storage_bytes(p) for p in others.values()}.values())
+        first, size = next(iter(others)), total_bytes(others.values())
         notes.append(
             f"{len(others)} of {len(list(model.module.parameters()))} parameters ({format_bytes(size)}), such as "
             f"{first}, have no part in a graph: the step, or what PyTorch compiles of it, does not read them"

@@ -1,7 +1,5 @@
 """PyTorch, as one of the frameworks of :mod:`remat_cli.frontends.frameworks`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
@@ -13,7 +11,7 @@ from remat_cli.frontends.captured.running import PlanBench
 from remat_cli.frontends.frameworks import Framework
 from remat_cli.frontends.messages import Tell
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
-from remat_cli.frontends.torch.document import FRONTEND, Step
+from remat_cli.frontends.torch.document import FRONTEND, Step, difference
 from remat_cli.frontends.torch.installed import DEVICES, require_present
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
@@ -35,7 +33,8 @@ class Torch(Framework[Step]):
         """See :meth:`Framework.capture`."""
         from remat_cli.frontends.torch.export import export_parts
 
-        return export_parts(build, name, source, device=device, cost=cost, tell=tell, **options)
+        compiler = options.get("compiler", "eager")
+        return export_parts(build, name, source, device=device, cost=cost, compiler=compiler, tell=tell)
 
     def require_present(self, device: str) -> None:
         """See :meth:`Framework.require_present`."""
@@ -47,8 +46,6 @@ class Torch(Framework[Step]):
 
     def difference(self, ours: Step, theirs: Step) -> str | None:
         """See :meth:`Framework.difference`."""
-        from remat_cli.frontends.torch.execute.same_graph import difference
-
         return difference(ours, theirs)
 
     def require_harmless(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
@@ -59,12 +56,12 @@ class Torch(Framework[Step]):
 
     def operation_bench(self, step: Step, device: str, seed: int) -> AbstractContextManager[OperationBench]:
         """See :meth:`Framework.operation_bench`."""
-        from remat_cli.frontends.torch.measure.profile import operation_bench
+        from remat_cli.frontends.torch.measure.benches import operation_bench
 
         return operation_bench(step, device, seed)
 
     def plan_bench(self, step: Step, device: str, seed: int, peak_bytes: int) -> AbstractContextManager[PlanBench]:
         """See :meth:`Framework.plan_bench`."""
-        from remat_cli.frontends.torch.measure.run import plan_bench
+        from remat_cli.frontends.torch.measure.benches import plan_bench
 
         return plan_bench(step, device, seed, peak_bytes)

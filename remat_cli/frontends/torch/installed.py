@@ -1,7 +1,5 @@
 """Checks that PyTorch is installed, in a version that this frontend supports."""
 
-from __future__ import annotations
-
 from remat_cli.errors import FrameworkUnavailable, Worded
 from remat_cli.frontends.captured.installed import require_known, require_version
 

@@ -10,8 +10,6 @@ there the operators are those of the user's own code. Only documents are bound t
 the user names.
 """
 
-from __future__ import annotations
-
 _ATEN = """
 __lshift__.Scalar __lshift__.Tensor __rshift__.Scalar __rshift__.Tensor _adaptive_avg_pool2d
 _adaptive_avg_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward _aminmax _aminmax.dim _cdist_backward

@@ -1,7 +1,5 @@
 """Reads the payloads and metadata of a captured step, see :mod:`remat_cli.frontends.torch.document`."""
 
-from __future__ import annotations
-
 import keyword
 import math
 from typing import Any

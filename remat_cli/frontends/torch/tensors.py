@@ -1,8 +1,6 @@
 """Questions about tensors and operators in an FX graph."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
@@ -18,6 +16,11 @@ def storage(tensor: Tensor) -> int:
 def storage_bytes(tensor: Tensor) -> int:
     """Bytes of the memory in which ``tensor`` lies."""
     return int(tensor.untyped_storage().nbytes())
+
+
+def total_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the memory of all these tensors; memory that several share counts once."""
+    return sum({storage(tensor): storage_bytes(tensor) for tensor in tensors}.values())
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -83,3 +86,16 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
         return
     for key, item in items:
         yield from leaves(item, f"{path}.{key}" if path else str(key))
+
+
+def mapped(tree: Any, change: Callable[[Tensor], Any]) -> Any:
+    """Nested tuples, lists and mappings with ``change`` of every tensor; anything else stays as it is."""
+    import torch
+
+    if isinstance(tree, torch.Tensor):
+        return change(tree)
+    if isinstance(tree, Mapping):
+        return {key: mapped(item, change) for key, item in tree.items()}
+    if type(tree) in {list, tuple}:
+        return type(tree)(mapped(item, change) for item in tree)
+    return tree

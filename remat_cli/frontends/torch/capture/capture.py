@@ -13,10 +13,10 @@ import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.capture.random_state import Ways, undisturbed
+from remat_cli.frontends.torch.capture.random_state import RandomPaths, undisturbed
 from remat_cli.frontends.torch.capture.refusals import (
     Refusal,
     not_captured,
@@ -33,9 +33,8 @@ from remat_cli.frontends.torch.compat.autograd import (
     refuses_second_gradient,
 )
 from remat_cli.frontends.torch.compat.dynamo import break_of, undistributed, without_logging
-from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, new_fake_mode, silent_fakes
-from remat_cli.frontends.torch.costing.work import Groups
-from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
+from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, silent_fakes
+from remat_cli.frontends.torch.tensors import leaves, total_bytes
 from remat_cli.frontends.torch.types import AutogradNode, FakeMode, FxNode, GraphModule, Module, Tensor
 
 _FORMS_IN_A_STEP = 1024
@@ -58,6 +57,46 @@ class Model:
     inputs: tuple[Any, ...]
     keywords: Mapping[str, Any]
     loss: Callable[[Any], Any] | None
+
+    def tensors(self) -> list[Tensor]:
+        """Its parameters and buffers, then its inputs."""
+        inputs = [tensor for _, tensor in leaves([self.inputs, self.keywords])]
+        return [*self.module.parameters(), *self.module.buffers(), *inputs]
+
+
+def no_model() -> Model:
+    """A model that is nobody's, for a joint graph of which nothing else is known."""
+    import torch
+
+    return Model(torch.nn.Module(), (), {}, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Operations that a compiler makes one loop of.
+
+    Attributes:
+        root: The FX node whose result is stored.
+        members: All of them, ``root`` first.
+        reads: The FX nodes of the stored tensors that they read.
+    """
+
+    root: FxNode
+    members: tuple[FxNode, ...]
+    reads: tuple[FxNode, ...]
+
+
+class Groups(Protocol):
+    """The groups of a joint graph: which operations a compiler makes one loop of.
+
+    Attributes:
+        inlined: The FX nodes whose results are not stored; each is computed in the loops of its readers.
+    """
+
+    inlined: set[FxNode]
+
+    def group(self, root: FxNode) -> Group:
+        """The group that stores the result of the FX node ``root``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +169,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """The backward pass of an autograd function written in Python, which was tried out.
+class PythonBackward:
+    """The backward pass of an autograd function written in Python, which was run once to measure it.
 
     Attributes:
         takes_bytes: Most bytes that it takes at a time, the gradients that it reads included.
@@ -173,55 +212,54 @@ class Calls:
     """What a module did when it was captured.
 
     Attributes:
-        made: For each call of a compiled graph in order, its number (None without a backward pass) and its results.
-        given: The inputs of these calls.
+        runs: For each call of a compiled graph in order, its number (None without a backward pass) and its results.
+        inputs: The inputs of these calls.
         output: What the module returned; None if it did not come to its end.
-        ways: The ways that it takes at random; it is called until the largest of them is there.
-        tried: For nodes of autograd functions written in Python, what their backward passes need.
+        paths: The paths that it takes at random; it is called until the largest of them is there.
+        python_backward: For nodes of autograd functions written in Python, what their backward passes need.
     """
 
-    made: list[tuple[int | None, Results]] = field(default_factory=list)
-    given: list[Sequence[Any]] = field(default_factory=list)
+    runs: list[tuple[int | None, Results]] = field(default_factory=list)
+    inputs: list[Sequence[Any]] = field(default_factory=list)
     output: Any = None
-    ways: Ways = field(default_factory=Ways)
-    tried: dict[AutogradNode, Tried] = field(default_factory=dict)
+    paths: RandomPaths = field(default_factory=RandomPaths)
+    python_backward: dict[AutogradNode, PythonBackward] = field(default_factory=dict)
 
     def watched(self, number: int | None, compiled: Any) -> Any:
         """``compiled``, a compiled graph, with its calls recorded."""
 
         def run(*args: Any) -> Any:
             if number is not None:
-                self.ways.enter()
+                self.paths.enter()
             results = compiled(*args)
             if number is not None:
-                self.ways.leave(results)
-            self.made.append((number, Results.of(results)))
-            self.given.append(args)
+                self.paths.leave(results)
+            self.runs.append((number, Results.of(results)))
+            self.inputs.append(args)
             return results
 
         return run
 
     def again(self) -> bool:
-        """Whether the module is to be called once more, in another of its ways. Then this pass is forgotten."""
-        if not self.ways.following(0 if self.output is None else self.held_bytes()):
+        """Whether the module is to be called once more, on another of its paths. Then this pass is forgotten."""
+        if not self.paths.following(0 if self.output is None else self.held_bytes()):
             return False
-        self.made, self.given, self.output = [], [], None
-        self.ways.begin()
+        self.runs, self.inputs, self.output = [], [], None
+        self.paths.begin()
         return True
 
     def held_bytes(self) -> int:
         """Bytes that wait for the backward pass when the forward pass has ended."""
-        saved = (tensor for node in self.nodes() for tensor in kept_by(node))
-        return sum({storage(tensor): storage_bytes(tensor) for tensor in saved}.values())
+        return total_bytes(tensor for node in self.nodes() for tensor in kept_by(node))
 
     def nodes(self) -> Iterator[AutogradNode]:
         """All nodes of autograd behind what the module and its graphs returned, but those of parameters."""
         import torch
 
         tensors = [tensor for _, tensor in leaves(self.output)]
-        tensors += [t for _, results in self.made for t in results if isinstance(t, torch.Tensor)]
+        tensors += [t for _, results in self.runs for t in results if isinstance(t, torch.Tensor)]
         stack = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-        stack += [at[0] for _, results in self.made for at in results.nodes if at is not None]
+        stack += [at[0] for _, results in self.runs for at in results.nodes if at is not None]
         seen = set()
         while stack:
             node = stack.pop()
@@ -232,8 +270,8 @@ class Calls:
 
     def only_called(self, count: int) -> list[int]:
         """The numbers of the graphs that were called, of ``count``; from now on they are numbered in that order."""
-        called = sorted({number for number, _ in self.made if number is not None})
-        self.made = self.without(set(range(count)) - set(called)).made
+        called = sorted({number for number, _ in self.runs if number is not None})
+        self.runs = self.without(set(range(count)) - set(called)).runs
         return called
 
     def without(self, left_out: Collection[int]) -> Calls:
@@ -244,55 +282,42 @@ class Calls:
                 return None
             return number - sum(other < number for other in left_out)
 
-        calls = [(renumbered(number), results) for number, results in self.made]
-        return Calls(calls, self.given, self.output, self.ways, self.tried)
+        calls = [(renumbered(number), results) for number, results in self.runs]
+        return Calls(calls, self.inputs, self.output, self.paths, self.python_backward)
 
 
-Take = Callable[[Captured], None]
+Receive = Callable[[Captured], None]
 """Receives each joint graph that is captured."""
-Way = Callable[[GraphModule, Sequence[Tensor], Model, Take], Any]
+Tracer = Callable[[GraphModule, Sequence[Tensor], Model, Receive], Any]
 """Compiles a graph for its inputs, as a part of a model, and hands the joint graph on before it is divided."""
 
 
-def through_aot(graph_module: GraphModule, inputs: Sequence[Tensor], model: Model, take: Take) -> Any:
+def through_aot(graph_module: GraphModule, inputs: Sequence[Tensor], model: Model, receive: Receive) -> Any:
     """Capture what AOTAutograd makes, operation by operation."""
 
     def partition(joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
-        take(Captured(joint, num_fwd_outputs, tuple(inputs), model))
+        receive(Captured(joint, num_fwd_outputs, tuple(inputs), model))
         return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
 
     return aot(graph_module, list(inputs), compiler=as_given, partition=partition)
 
 
-def fake_mode() -> FakeMode:
-    """A mode under which tensors have no data; real tensors may be mixed in.
-
-    Its cache is off. A cached result has the smallest memory for its strides, which may be less than the operator
-    allocates (``aten.copy`` of a slice). Sizes would then depend on earlier captures.
-    """
-    return new_fake_mode()
-
-
-def capture(model: Model, mode: FakeMode, way: Way = through_aot) -> Captured:
+def capture(model: Model, mode: FakeMode, tracer: Tracer = through_aot) -> Captured:
     """The joint graph of one training step of ``model``.
 
     A step whose first call does things that PyTorch does not capture, such as installing hooks under a lock, is
-    captured as its later calls run it; a note in the graph says so.
-
-    Args:
-        model: What to capture; made under ``mode``.
-        mode: The fake mode.
-        way: What compiles it.
+    captured as its later calls run it; a note in the graph says so. ``mode`` is the fake mode of its tensors,
+    ``tracer`` compiles it.
 
     Raises:
         NotOneGraph: If PyTorch captures the step in parts only.
         CaptureFailed: If the step cannot be captured, or has nothing to train.
     """
-    parts, problem = _captured(model, _step(model), mode, way, whole=True)
+    parts, problem = _captured(model, _step(model), mode, tracer, whole=True)
     notes: tuple[str, ...] = ()
     if problem is not None:
         called_once(model, mode)
-        parts, again = _captured(model, _step(model), mode, way, whole=True)
+        parts, again = _captured(model, _step(model), mode, tracer, whole=True)
         if again is not None:
             raise not_captured(problem) from problem
         notes = (
@@ -306,40 +331,32 @@ def capture(model: Model, mode: FakeMode, way: Way = through_aot) -> Captured:
 
 
 def capture_parts(
-    model: Model, mode: FakeMode, calls: Calls | None = None, way: Way = through_aot
+    model: Model, mode: FakeMode, calls: Calls | None = None, tracer: Tracer = through_aot
 ) -> tuple[list[Captured], str]:
     """The joint graphs of ``model.module`` without a loss: one, or several if graph breaks divide it.
 
-    Args:
-        model: What to capture; its tensors are of ``mode``.
-        mode: The fake mode.
-        calls: Receives what the compiled graphs are given and return.
-        way: What compiles it.
+    ``calls`` receives what the compiled graphs are given and return. With ``mode`` None the tensors are real, and the
+    forward pass is computed.
 
     Returns:
         The graphs, in order, and a short reason why there may be more; empty if these are all. If the control flow of
         the module depends on the numbers in its tensors, fake tensors cannot follow it to the end. What PyTorch cannot
         compile in a pass that comes to its end runs as it is, in training too, and is no reason.
     """
-    parts, problem = _captured(model, model.module, mode, way, whole=False, calls=calls)
+    parts, problem = _captured(model, model.module, mode, tracer, whole=False, calls=calls)
     graphs = [part.captured for part in parts if part.captured is not None]
-    if calls is not None and calls.ways.sizes:  # other ways have other parts
+    if calls is not None and calls.paths.sizes:  # other paths have other parts
         graphs = [graphs[number] for number in calls.only_called(len(graphs))]
     return graphs, "" if problem is None else refusal_of(problem).line()
 
 
-def divided(model: Model, mode: FakeMode, way: Way = through_aot) -> tuple[list[Part], Exception | None]:
+def divided(model: Model, mode: FakeMode, tracer: Tracer = through_aot) -> tuple[list[Part], Exception | None]:
     """The parts into which graph breaks divide one training step of ``model``, also those without a backward pass.
 
-    Args:
-        model: What to capture.
-        mode: The fake mode of its tensors; None if they are real. Then one forward pass is computed.
-        way: What compiles it.
-
-    Returns:
-        The parts in order, and the error that ended the step early; None if none did.
+    With ``mode`` None its tensors are real, and one forward pass is computed. Also returns the error that ended the
+    step early; None if none did.
     """
-    return _captured(model, _step(model), mode, way, whole=False)
+    return _captured(model, _step(model), mode, tracer, whole=False)
 
 
 def no_graph(model: Model, mode: FakeMode) -> CaptureFailed:
@@ -357,21 +374,21 @@ def nothing_to_train() -> CaptureFailed:
 
 
 def _captured(
-    model: Model, step: Callable[..., Any], mode: FakeMode, way: Way, *, whole: bool, calls: Calls | None = None
+    model: Model, step: Callable[..., Any], mode: FakeMode, tracer: Tracer, *, whole: bool, calls: Calls | None = None
 ) -> tuple[list[Part], Exception | None]:
     """The parts of ``step``, and the error that ended the capture early; None if none did."""
     import torch
 
     parts: list[Part] = []
 
-    def take(captured: Captured) -> None:
+    def receive(captured: Captured) -> None:
         parts[-1].captured = captured
 
     def backend(graph_module: GraphModule, example_inputs: list[Any]) -> Any:
         broken = break_of(graph_module)
         parts.append(Part(tuple(example_inputs), None if broken is None else read_refusal(*broken)))
         try:
-            compiled = way(graph_module, tuple(example_inputs), model, take)
+            compiled = tracer(graph_module, tuple(example_inputs), model, receive)
         except Exception as error:  # PyTorch turns some errors into graph breaks, and would hide them
             parts[-1].error = error
             raise
@@ -411,22 +428,17 @@ def _captured(
 
 
 def _largest(run: Callable[[], Any], calls: Calls) -> Any:
-    """What ``run`` returns. If it takes its way at random, it runs several times, and the last pass is the largest."""
-    calls.ways.begin()
+    """What ``run`` returns. If it takes its path at random, it runs several times, and the last pass is the largest."""
+    calls.paths.begin()
     calls.output = run()
     while calls.again():
-        with contextlib.suppress(Exception):  # a way that is not the user's batch's may meet anything, and is left out
+        with contextlib.suppress(Exception):  # a path that is not the user's batch's may meet anything, and is left out
             calls.output = run()
     return calls.output
 
 
 def called_once(model: Model, mode: FakeMode) -> None:
-    """Call the step once as it is, for what only a first call does; as far as it comes.
-
-    Args:
-        model: What to call.
-        mode: The fake mode of its tensors; None if they are real.
-    """
+    """Call the step once as it is, for what only a first call does; as far as it comes."""
     import torch
 
     under = contextlib.nullcontext() if mode is None else mode
@@ -439,16 +451,10 @@ def called_once(model: Model, mode: FakeMode) -> None:
 
 def _step(model: Model) -> Callable[..., Any]:
     """The function to capture: the module, and the loss where there is one."""
-    module, loss = model.module, model.loss
-    if loss is None:
+    module, loss = model.module, _results if model.loss is None else model.loss
 
-        def step(*inputs: Any, **keywords: Any) -> Any:
-            return _results(module(*inputs, **keywords))
-
-    else:
-
-        def step(*inputs: Any, **keywords: Any) -> Any:
-            return loss(module(*inputs, **keywords))
+    def step(*inputs: Any, **keywords: Any) -> Any:
+        return loss(module(*inputs, **keywords))
 
     return step
 

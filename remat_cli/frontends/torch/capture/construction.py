@@ -6,8 +6,6 @@ weights, are fake: they have a shape and no memory. If a number is read that dep
 built once more, with real tensors only, and made fake afterwards. No number is ever invented.
 """
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +28,7 @@ from remat_cli.frontends.torch.compat.fake_tensors import (
     uninitialized_fakes,
 )
 from remat_cli.frontends.torch.compat.operators import dispatch_mode, is_operator, schema, weak_storage
-from remat_cli.frontends.torch.tensors import is_dense, storage, storage_bytes
+from remat_cli.frontends.torch.tensors import is_dense, leaves, mapped, storage, storage_bytes
 from remat_cli.frontends.torch.types import DispatchMode, FakeMode, Operator, Tensor
 from remat_cli.units import format_bytes
 
@@ -51,12 +49,7 @@ def construct(function: Callable[[], Any], mode: FakeMode, device: str, tell: Te
     """What ``function`` returns, called with ``device`` as the default; large tensors are of ``mode`` or real.
 
     The state of all random generators is what it was, and the same function gets the same random numbers every time.
-
-    Args:
-        function: The user's function.
-        mode: A fake mode.
-        device: ``cpu`` or ``cuda``.
-        tell: Called before much memory is taken.
+    ``tell`` is called before much memory is taken.
 
     Raises:
         CaptureFailed: If the function fails with real tensors too, with the place in the user's code.
@@ -115,7 +108,7 @@ def _economical(mode: FakeMode, most_bytes: int) -> DispatchMode:
             inputs = _tensors((args, kwargs))
             if any(map(is_fake, inputs)):
                 return self.fake(function, args, kwargs, inputs)
-            if not inputs or not _shares_memory(function):
+            if not inputs or not is_operator(function) or not any(a.alias_info for a in schema(function).arguments):
                 needed = self.size(function, args, kwargs)
                 if needed > most_bytes:
                     return self.fake(function, args, kwargs, inputs)
@@ -127,7 +120,7 @@ def _economical(mode: FakeMode, most_bytes: int) -> DispatchMode:
             try:
                 with real_tensors():
                     # Copies on the same memory: a fake mode keeps weak references, and then nothing can be exchanged.
-                    args, kwargs = _detached(args), _detached(kwargs)
+                    args, kwargs = mapped((args, kwargs), lambda tensor: tensor.detach())
                     with self.sizes:
                         result = function(*args, **kwargs)
             except Exception:  # operators without a rule for fake tensors
@@ -164,7 +157,7 @@ def construct_for_real(
 
     Args:
         function: The user's function.
-        device: ``cpu`` or ``cuda``.
+        device: The default device.
         tell: Called before much memory is taken.
         reason: Why it cannot be called without memory.
         asked_bytes: Bytes of the tensors that it made before that became clear.
@@ -176,7 +169,6 @@ def construct_for_real(
     import torch
 
     name = getattr(function, "__name__", "build")
-
     free = available_bytes() if device == "cpu" else None
     if free is not None and asked_bytes > free:
         raise _too_large(name, reason, asked_bytes, free) from first
@@ -261,8 +253,8 @@ def made_fake(tensors: Iterable[Tensor], mode: FakeMode) -> None:
     """
     import torch
 
-    leaves = {id(tensor): tensor for tensor in tensors if not is_fake(tensor) and tensor.is_leaf}
-    for tensor in leaves.values():
+    alone = {id(tensor): tensor for tensor in tensors if not is_fake(tensor) and tensor.is_leaf}
+    for tensor in alone.values():
         if _is_meta(tensor) or type(tensor) not in {torch.Tensor, torch.nn.Parameter}:
             continue
         # A second tensor on the same memory: the mode keeps weak references to what it copies, and remembers memory,
@@ -281,11 +273,6 @@ def _is_meta(tensor: Tensor) -> bool:
     return bool(tensor.device.type == "meta")
 
 
-def _shares_memory(function: Operator) -> bool:
-    """Whether an operator writes into its arguments or returns views of them, so that it makes no new memory."""
-    return is_operator(function) and any(argument.alias_info for argument in schema(function).arguments)
-
-
 def _written(function: Operator, args: Any, kwargs: Any) -> list[Tensor]:
     """The tensors into which a call of an operator writes."""
     written: list[Tensor] = []
@@ -295,52 +282,19 @@ def _written(function: Operator, args: Any, kwargs: Any) -> list[Tensor]:
     return written
 
 
-def _detached(tree: Any) -> Any:
-    """Nested tuples, lists and dictionaries with another tensor on the same memory in place of every tensor."""
-    import torch
-
-    if isinstance(tree, torch.Tensor):
-        return tree.detach()
-    if isinstance(tree, dict):
-        return {key: _detached(item) for key, item in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(map(_detached, tree))
-    return tree
-
-
 def _tensors(tree: Any) -> list[Tensor]:
     """The dense tensors among the leaves of ``tree``."""
-    import torch
-
-    return [leaf for leaf in leaves_of(tree) if isinstance(leaf, torch.Tensor) and is_dense(leaf)]
-
-
-def leaves_of(tree: Any) -> list[Any]:
-    """All leaves of nested tuples, lists and dictionaries."""
-    if isinstance(tree, dict):
-        return [leaf for item in tree.values() for leaf in leaves_of(item)]
-    if isinstance(tree, list | tuple):
-        return [leaf for item in tree for leaf in leaves_of(item)]
-    return [tree]
+    return [tensor for _, tensor in leaves(tree) if is_dense(tensor)]
 
 
 def build_model(function: Callable[[], Any], mode: FakeMode, device: str, tell: Tell = tell_stderr) -> Model:
     """Call ``function`` with ``device`` as the default, and check that it returned a model; its tensors are fake.
 
-    Args:
-        function: The user's function.
-        mode: The fake mode of the tensors.
-        device: ``cpu`` or ``cuda``.
-        tell: Called before real construction takes much memory.
-
     Raises:
         CaptureFailed: If it fails, or does not return a model.
     """
-    import torch
-
     model = as_model(construct(function, mode, device, tell), getattr(function, "__name__", "build"))
-    held = [*model.module.parameters(), *model.module.buffers(), *leaves_of(model.inputs), *leaves_of(model.keywords)]
-    made_fake([tensor for tensor in held if isinstance(tensor, torch.Tensor)], mode)
+    made_fake(model.tensors(), mode)
     return model
 
 

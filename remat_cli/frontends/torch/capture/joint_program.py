@@ -4,8 +4,6 @@ These facts are: the memory of each tensor, read from its fake tensor, because s
 it; the operations that draw random numbers; the module of each operation; and the operations that no plan supports.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,13 +12,12 @@ from typing import Any
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.aten.phases import ancestors, dependent, split, tangents_call
 from remat_cli.frontends.aten.program import Call, Input, Program, Ref, TensorType
-from remat_cli.frontends.torch.capture.capture import Captured
+from remat_cli.frontends.torch.capture.capture import Captured, Groups
 from remat_cli.frontends.torch.capture.naming import module_path, place_in, places_told
 from remat_cli.frontends.torch.capture.placeholders import JointInput
 from remat_cli.frontends.torch.capture.refusals import require_plannable
 from remat_cli.frontends.torch.codec import spec_of
 from remat_cli.frontends.torch.compat.operators import is_operator, schema
-from remat_cli.frontends.torch.costing.work import Groups
 from remat_cli.frontends.torch.document import TensorSpec
 from remat_cli.frontends.torch.tensors import dense_bytes, is_random, storage, storage_bytes, tensors_in
 from remat_cli.frontends.torch.types import FxNode, Tensor
@@ -59,11 +56,7 @@ def tensor_name(node: FxNode) -> str:
 
 
 def joint_program(captured: Captured, inputs: Sequence[JointInput]) -> JointProgram:
-    """The program of a captured training step.
-
-    Args:
-        captured: The joint graph.
-        inputs: Its placeholders.
+    """The program of a captured training step, whose placeholders are ``inputs``.
 
     Raises:
         CaptureFailed: If the step does something that cannot be repeated without the user's code.
@@ -84,8 +77,13 @@ def joint_program(captured: Captured, inputs: Sequence[JointInput]) -> JointProg
     calls = work.of(forward, Phase.FORWARD)
     # The last forward result counts as the loss. Its memory identifies it, since a view may come last.
     loss = {storage(tensor) for node in forward_results[-1:] for _, tensor in tensors_in(node.meta["val"])}
-    calls = [replace(call, phase=Phase.LOSS) if _makes(call, loss) else call for call in calls]
-    middle = tangents_call([tensor_name(node) for node in forward_results], [_tangent(node) for node in tangents])
+    for k, call in enumerate(calls):
+        if any(kind.storage in loss for _, kind in filter(None, call.outputs)):
+            calls[k] = replace(call, phase=Phase.LOSS)
+    # The memory of a tangent is dense: the result that it belongs to may lie in a larger one.
+    values = [(node.name, node.meta["val"]) for node in tangents]
+    types = [(name, replace(tensor_type(one), storage_bytes=dense_bytes(one))) for name, one in values]
+    middle = tangents_call([tensor_name(node) for node in forward_results], types)
     work.known.update(kind.storage for _, kind in filter(None, middle.outputs))
     calls += [middle, *work.of(backward, Phase.BACKWARD)]
     constants = [Input(node.name, "constant", tensor_type(node.meta["val"])) for node in work.constants]
@@ -217,11 +215,6 @@ def _refs(arguments: Any) -> Any:
     return torch.fx.map_arg(arguments, ref)
 
 
-def _makes(call: Call, storages: set[int]) -> bool:
-    """Whether a result of ``call`` lies in one of ``storages``."""
-    return any(kind.storage in storages for _, kind in filter(None, call.outputs))
-
-
 def tensor_type(tensor: Tensor) -> TensorType:
     """Type, layout and memory of a (fake) tensor."""
     return TensorType(
@@ -233,9 +226,3 @@ def tensor_type(tensor: Tensor) -> TensorType:
         storage=storage(tensor),
         storage_bytes=storage_bytes(tensor),
     )
-
-
-def _tangent(node: FxNode) -> tuple[str, TensorType]:
-    """Name and type of a tangent. Its memory is dense: the result that it belongs to may lie in a larger one."""
-    tensor = node.meta["val"]
-    return node.name, replace(tensor_type(tensor), storage_bytes=dense_bytes(tensor))

@@ -46,7 +46,7 @@ from remat_cli.frontends.torch.document import (
     tensors_read,
 )
 from remat_cli.frontends.torch.execute.strides import copied_bytes
-from remat_cli.frontends.torch.tensors import storage, storage_bytes, tensors_in
+from remat_cli.frontends.torch.tensors import storage, storage_bytes, tensors_in, total_bytes
 from remat_cli.frontends.torch.types import FxNode
 from remat_cli.graph.model import Graph, Node, Phase
 
@@ -68,12 +68,12 @@ class Lowering:
 
     Attributes:
         graph: The graph.
-        made: The FX node of each node; None for that of the tangents.
+        fx_nodes: The FX node of each node; None for that of the tangents.
         values: For each value, the names of the tensors in it, see :func:`tensor_name`.
     """
 
     graph: Graph
-    made: tuple[FxNode | None, ...]
+    fx_nodes: tuple[FxNode | None, ...]
     values: tuple[tuple[str, ...], ...]
 
 
@@ -98,7 +98,7 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
     Raises:
         CaptureFailed: If the step does something that cannot be repeated without the user's code.
     """
-    inputs = joint_inputs(captured)
+    inputs, module = joint_inputs(captured), captured.model.module
     joint = joint_program(captured, inputs)
     constants = [_constant(captured, node) for node in joint.constants]
 
@@ -107,18 +107,8 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
         return cost(node if joint.groups is None else joint.groups.group(node))
 
     lowered = lower_program(joint.program, name, cost_of)
-    payloads, outputs = _Payloads.of(captured, joint, lowered), set[int]()
-
-    def read(number: int, part: int) -> Argument:
-        outputs.add(number)
-        return Value(number, part)
-
-    outcomes = _results(captured, inputs)
-    dropped = {k for k, (kind, of, _) in enumerate(outcomes) if _is_dropped(captured, kind, of, holds)}
-    results = []
-    for k, (kind, of, node) in enumerate(outcomes):
-        kind, reader = ("dropped", Value) if k in dropped else (kind, read)
-        results.append(Result(kind, of, payloads.expression(node, reader)))
+    payloads = _Payloads.of(captured, joint, lowered)
+    results, outputs = _results(captured, inputs, payloads, holds)
     nodes = list(map(payloads.node, lowered.computations))
     if holds is not None:
         _hold(nodes, results, payloads, outputs)
@@ -126,7 +116,9 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
         name=name,
         nodes=tuple(nodes),
         outputs=tuple(sorted(outputs)),
-        fixed_memory=_fixed_bytes(captured) + sum(len(constant.data) for constant in constants),
+        # Also what the step does not read.
+        fixed_memory=total_bytes([*captured.tensors, *module.parameters(), *module.buffers()])
+        + sum(len(constant.data) for constant in constants),
     )
     metadata = {
         "places": [given.placeholder.document() for given in inputs],
@@ -134,12 +126,12 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
         "results": [result.document(graph.value_name) for result in results],
         "notes": [*joint.notes, *_unused(captured)],
         "modules": called_modules(joint.nodes.values()),
-        "layers": checkpointed_layers(captured.model.module),
+        "layers": checkpointed_layers(module),
         "tags": _tags(graph, lowered, joint),
     }
     return Lowering(
         graph=replace(graph, metadata=metadata),
-        made=tuple(None if m.call.op == TANGENTS else joint.nodes[m.call.name] for m in lowered.computations),
+        fx_nodes=tuple(None if m.call.op == TANGENTS else joint.nodes[m.call.name] for m in lowered.computations),
         values=tuple(tensors for made in lowered.computations for tensors in made.values),
     )
 
@@ -179,7 +171,7 @@ class _Payloads:
         lowered: Its computations.
         first: Number of the first value of every computation.
         fixed: Tensors in fixed memory, by name.
-        made: Number of the value, and part, of the tensors that operations make, by name.
+        computed: Number of the value, and part, of the tensors that operations make, by name.
         views: Names of the calls that are views.
     """
 
@@ -187,7 +179,7 @@ class _Payloads:
     lowered: Lowered
     first: Sequence[int]
     fixed: Mapping[str, Argument]
-    made: Mapping[str, tuple[int, int]]
+    computed: Mapping[str, tuple[int, int]]
     views: frozenset[str]
 
     @classmethod
@@ -260,8 +252,8 @@ class _Payloads:
             CaptureFailed: If the result is neither a tensor nor a number.
         """
         name = tensor_name(node)
-        if name in self.made:  # before fixed memory: a tangent is a placeholder too
-            return read(*self.made[name])
+        if name in self.computed:  # before fixed memory: a tangent is a placeholder too
+            return read(*self.computed[name])
         if name in self.fixed:
             return self.fixed[name]
         called, item = (node.args[0], node.args[1]) if node.target is operator.getitem else (node, None)
@@ -283,25 +275,29 @@ def _number(node: FxNode) -> Argument:
     raise CaptureFailed(f"the result of {node.target} is read, and is neither a tensor nor a number")
 
 
-def _results(captured: Captured, inputs: Sequence[JointInput]) -> list[tuple[str, int | str, FxNode]]:
-    """Kind, number and FX node of the results of the step: losses, gradients, updates of inputs."""
-    output = next(iter(reversed(captured.joint.graph.nodes)))
-    outcomes = []
-    for number, node in enumerate(output.args[0]):
-        kind, of = result_kind(captured, number, inputs)
-        if node is not None:
-            outcomes.append((kind, of, node))
-    return outcomes
+def _results(
+    captured: Captured, inputs: Sequence[JointInput], payloads: _Payloads, holds: Collection[int] | None
+) -> tuple[list[Result], set[int]]:
+    """The results of the step, and the values that have to be there at its end."""
+    outputs = set[int]()
 
+    def read(number: int, part: int) -> Argument:
+        outputs.add(number)
+        return Value(number, part)
 
-def _is_dropped(captured: Captured, kind: str, of: int | str, holds: Collection[int] | None) -> bool:
-    """Whether nobody has a result in the backward pass. Memory that results are views of stays if one of them does.
-
-    Inductor writes updates into their places at the end of the forward pass.
-    """
-    if kind == "update":
-        return captured.inductor is not None
-    return holds is not None and kind == "result" and of not in holds
+    results = []
+    for k, node in enumerate(captured.joint.graph.output_node().args[0]):
+        if node is None:
+            continue
+        kind, of = result_kind(captured, k, inputs)
+        # Memory that results are views of stays if one of them does. Inductor writes updates into their places at the
+        # end of the forward pass.
+        unheld = holds is not None and kind == "result" and of not in holds
+        if unheld or (kind == "update" and captured.inductor is not None):
+            results.append(Result("dropped", of, payloads.expression(node, Value)))
+        else:
+            results.append(Result(kind, of, payloads.expression(node, read)))
+    return results, outputs
 
 
 def _hold(nodes: list[Node], results: Sequence[Result], payloads: _Payloads, outputs: set[int]) -> None:
@@ -309,7 +305,7 @@ def _hold(nodes: list[Node], results: Sequence[Result], payloads: _Payloads, out
 
     Results that the caller has are there in any case. Tangents stay to the end where autograd keeps them.
     """
-    owner = list(accumulate((len(made.sizes) for made in payloads.lowered.computations), initial=0))
+    owner = payloads.first
     for result in results:
         for tensor in tensors_read([result.tensor]) if result.kind == "result" else ():
             if isinstance(tensor, Value):
@@ -318,13 +314,6 @@ def _hold(nodes: list[Node], results: Sequence[Result], payloads: _Payloads, out
     if not frees_tangents():
         at = next(k for k, made in enumerate(payloads.lowered.computations) if made.call.op == TANGENTS)
         outputs.update(range(owner[at], owner[at + 1]))
-
-
-def _fixed_bytes(captured: Captured) -> int:
-    """Bytes of all parameters, buffers and inputs, also of those that the step does not read; each storage once."""
-    module = captured.model.module
-    tensors = [*captured.tensors, *module.parameters(), *module.buffers()]
-    return sum({storage(tensor): storage_bytes(tensor) for tensor in tensors}.values())
 
 
 def _unused(captured: Captured) -> list[str]:

@@ -1,7 +1,5 @@
 """Names the module and the line of the user's code that an operation, or an error of PyTorch, comes from."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """The inputs of a captured step: the tensor of each placeholder, and the valid range of its numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +20,8 @@ from remat_cli.frontends.torch.compat.aot_autograd import descriptors
 from remat_cli.frontends.torch.compat.fake_tensors import is_fake
 from remat_cli.frontends.torch.compat.operators import is_operator
 from remat_cli.frontends.torch.document import Placeholder
-from remat_cli.frontends.torch.tensors import dense_bytes, storage_bytes
-from remat_cli.frontends.torch.types import FxGraph, FxNode
+from remat_cli.frontends.torch.tensors import dense_bytes, leaves, storage_bytes
+from remat_cli.frontends.torch.types import FxGraph, FxNode, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +62,28 @@ def joint_inputs(captured: Captured) -> list[JointInput]:
         if isinstance(description, known_kinds.PlainAOTInput):
             tensor = captured.tensors[description.idx]
             kind, name = names.get(id(tensor), ("captured", f"captured{description.idx}"))
-            places.append(
-                JointInput(_placeholder(node, kind, name, storage_bytes(tensor), limits[node]), description.idx)
-            )
+            size, number = storage_bytes(tensor), description.idx
         elif (
             isinstance(description, known_kinds.TangentAOTInput)
             and (number := _result_number(description.output)) is not None
         ):
-            tangent = _placeholder(node, "tangent", f"tangent{number}", dense_bytes(value), limits[node])
-            places.append(JointInput(tangent, number))
+            kind, name, size = "tangent", f"tangent{number}", dense_bytes(value)
         else:
             raise _refused(captured, description, names)
+        places.append(JointInput(Placeholder(kind, name, spec_of(value), size, limits[node]), number))
     return places
+
+
+def unplannable(parts: Sequence[Captured | None]) -> dict[int, CaptureFailed]:
+    """Why some of the joint graphs of a step cannot be planned, by their position."""
+    errors = {}
+    for number, part in enumerate(parts):
+        try:
+            if part is not None:
+                joint_inputs(part)
+        except CaptureFailed as error:
+            errors[number] = error
+    return errors
 
 
 def _refused(captured: Captured, description: Any, names: Mapping[int, tuple[str, str]]) -> CaptureFailed:
@@ -103,35 +111,16 @@ def _refused(captured: Captured, description: Any, names: Mapping[int, tuple[str
     )
 
 
-def _placeholder(node: FxNode, kind: str, name: str, size: int, below: int | None) -> Placeholder:
-    return Placeholder(kind, name, spec_of(node.meta["val"]), size, below)
-
-
 def _known(captured: Captured) -> dict[int, tuple[str, str]]:
     """Kind and name of tensors by identity; the first name of a tensor with several."""
-    import torch
-
     model = captured.model
-    names: dict[int, tuple[str, str]] = {}
-    tensors: list[tuple[str, str, Any]] = [("parameter", n, t) for n, t in model.module.named_parameters()]
+    tensors: list[tuple[str, str, Tensor]] = [("parameter", n, t) for n, t in model.module.named_parameters()]
     tensors += [("buffer", n, t) for n, t in model.module.named_buffers()]
-    tensors += [("input", n, t) for n, t in _leaves(model.inputs)]
-    tensors += [("input", n, t) for n, t in _leaves(model.keywords)]
+    tensors += [("input", n, t) for tree in (model.inputs, model.keywords) for n, t in leaves(tree)]
+    names: dict[int, tuple[str, str]] = {}
     for kind, name, tensor in tensors:
-        if isinstance(tensor, torch.Tensor):
-            names.setdefault(id(tensor), (kind, name))
+        names.setdefault(id(tensor), (kind, name))
     return names
-
-
-def _leaves(tree: Any, path: str = "") -> list[tuple[str, Any]]:
-    """Pairs such as ``("0.mask", tensor)`` for all leaves of nested tuples, lists and mappings."""
-    if isinstance(tree, Mapping):
-        items = list(tree.items())
-    elif isinstance(tree, list | tuple):
-        items = list(enumerate(tree))
-    else:
-        return [(path, tree)]
-    return [leaf for key, item in items for leaf in _leaves(item, f"{path}.{key}" if path else str(key))]
 
 
 def _limits(graph: FxGraph) -> dict[FxNode, int | None]:
@@ -210,13 +199,11 @@ def result_kind(captured: Captured, number: int, places: Sequence[JointInput]) -
     Raises:
         CaptureFailed: If it is of another kind.
     """
-    known_kinds = descriptors()
-    output = next(iter(reversed(captured.joint.graph.nodes)))
-    inputs = [place.number for place in places if not place.is_tangent]
     if number >= captured.forward_outputs:
-        place = number - captured.forward_outputs
-        return "gradient", place
-    description = output.meta["desc"][number]
+        return "gradient", number - captured.forward_outputs
+    known_kinds = descriptors()
+    inputs = [place.number for place in places if not place.is_tangent]
+    description = captured.joint.graph.output_node().meta["desc"][number]
     if isinstance(description, known_kinds.InputMutationAOTOutput):
         mutated = description.mutated_input
         if isinstance(mutated, known_kinds.PlainAOTInput) and mutated.idx in inputs:

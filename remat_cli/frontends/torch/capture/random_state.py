@@ -8,8 +8,6 @@ and this is done anew after every compiled graph, since a graph draws numbers as
 nothing, and it is a pass that the module could have taken itself.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import sys
@@ -117,11 +115,11 @@ def _seeds(*, high: bool) -> list[Start]:
 
 
 @dataclass(slots=True)
-class Ways:
+class RandomPaths:
     """The paths that a module takes by what it draws.
 
     Attributes:
-        drew: Whether it has drawn what may decide on its way: between its compiled graphs, in a graph that computes no
+        drew: Whether it has drawn what may decide on its path: between its compiled graphs, in a graph that computes no
             gradients, or in one that returns a number.
         sizes: What the passes so far hold at their ends, in bytes.
         start: How the present pass has started.
@@ -151,7 +149,7 @@ class Ways:
         self._before = _states()
 
     def following(self, held_bytes: int) -> bool:
-        """Whether another pass follows one that holds this at its end: another way, or once more the largest one."""
+        """Whether another pass follows one that holds this at its end: another path, or once more the largest one."""
         self.drew = self.drew or _states() != self._before
         if not self.drew or len(self.sizes) == len(starts()):
             return False
@@ -165,7 +163,7 @@ class Ways:
 
     @property
     def differ(self) -> bool:
-        """Whether the ways that were tried do not hold the same."""
+        """Whether the paths that were taken do not hold the same."""
         return len(set(self.sizes.values())) > 1
 
 

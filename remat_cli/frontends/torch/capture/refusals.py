@@ -1,7 +1,5 @@
 """Puts into words why a step cannot be captured, or not as one graph, and refuses operations that no plan supports."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -174,9 +172,7 @@ def _cut(text: str) -> str:
 def require_plannable(node: FxNode, tensors: Sequence[tuple[int | None, Tensor]]) -> None:
     """Check that the results of an FX node are correct, and that a plan can count, keep and pass them on.
 
-    Args:
-        node: A node that calls an operator.
-        tensors: Position and fake tensor of each of its results.
+    ``tensors`` are the position and the fake tensor of each.
 
     Raises:
         CaptureFailed: If they are not, or it cannot.

@@ -43,7 +43,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class TrainedResults:
     """The results of a module that are assumed to take a gradient.
 
     Attributes:
@@ -57,7 +57,7 @@ class Chosen:
     others: int
 
 
-def chosen_results(output: Any, returns: Returns | None) -> Chosen:
+def trained_results(output: Any, returns: Returns | None) -> TrainedResults:
     """The results in ``output``, what a module returned, that take a gradient.
 
     These are those that ``returns`` names; else the ``loss``; else all numbers that are called losses, as detectors of
@@ -68,21 +68,26 @@ def chosen_results(output: Any, returns: Returns | None) -> Chosen:
     """
     candidates = [(name, tensor) for name, tensor in leaves(output) if tensor.requires_grad]
     if returns is not None:
-        names = [returns] if isinstance(returns, str | int) else list(returns)
-        picked = [leaf for name in names for leaf in _that_train(output, name)]
-        return _chosen(picked, candidates)
+        picked = []
+        for name in _listed(returns):
+            leaves_there = [leaf for leaf in _named(output, name, "returns") if leaf[1].requires_grad]
+            if not leaves_there:
+                hint = f"the module returns {_there(output)}"
+                raise UsageError(f'returns="{name!s}": it takes no gradient', hint=hint)
+            picked += leaves_there
+        return _trained(picked, candidates)
     loss = _get(output, "loss")
     if loss is not None and (named := [leaf for leaf in leaves(loss, "loss") if leaf[1].requires_grad]):
-        return _chosen(named, candidates)
+        return _trained(named, candidates)
     scalars = [leaf for leaf in candidates if leaf[1].numel() == 1]
     losses = [leaf for leaf in scalars if "loss" in leaf[0].rpartition(".")[2]]
-    return _chosen(losses or scalars[:1] or candidates, candidates)
+    return _trained(losses or scalars[:1] or candidates, candidates)
 
 
-def _chosen(picked: Sequence[tuple[str, Tensor]], candidates: Sequence[tuple[str, Tensor]]) -> Chosen:
+def _trained(picked: Sequence[tuple[str, Tensor]], candidates: Sequence[tuple[str, Tensor]]) -> TrainedResults:
     same = {id(tensor) for _, tensor in picked}
     others = sum(id(tensor) not in same for _, tensor in candidates)
-    return Chosen(tuple(t for _, t in picked), tuple(name for name, _ in picked), others)
+    return TrainedResults(tuple(t for _, t in picked), tuple(name for name, _ in picked), others)
 
 
 def held_results(output: Any, holds: Returns | None) -> list[Tensor] | None:
@@ -95,21 +100,12 @@ def held_results(output: Any, holds: Returns | None) -> list[Tensor] | None:
     """
     if holds is None:
         return None
-    names = [holds] if isinstance(holds, str | int) else list(holds)
-    tensors = [tensor for name in names for _, tensor in _named(output, name, "holds")]
+    tensors = [tensor for name in _listed(holds) for _, tensor in _named(output, name, "holds")]
     return tensors + [tensor for _, tensor in leaves(output) if tensor.numel() == 1]
 
 
-def _that_train(output: Any, name: str | int) -> list[tuple[str, Tensor]]:
-    """The tensors in the result ``name`` that can take a gradient.
-
-    Raises:
-        UsageError: If there are none.
-    """
-    candidates = [leaf for leaf in _named(output, name, "returns") if leaf[1].requires_grad]
-    if candidates:
-        return candidates
-    raise UsageError(f'returns="{name!s}": it takes no gradient', hint=f"the module returns {_there(output)}")
+def _listed(names: Returns) -> list[str | int]:
+    return [names] if isinstance(names, str | int) else list(names)
 
 
 def _named(output: Any, name: str | int, argument: str) -> list[tuple[str, Tensor]]:
@@ -141,32 +137,30 @@ def _get(output: Any, name: str | int) -> Any:
 
 
 def uses(
-    parts: Sequence[Captured], calls: Calls, chosen: Chosen | None, held: Sequence[Tensor] | None = None
+    parts: Sequence[Captured], calls: Calls, trained: TrainedResults | None, held: Sequence[Tensor] | None = None
 ) -> list[Use]:
-    """What is assumed of the results of each captured graph, if ``chosen`` take a gradient.
+    """What is assumed of the results of each captured graph, if ``trained`` take a gradient.
 
-    A graph's result takes a gradient if one of ``chosen`` depends on it through autograd. Of what the module returns,
+    A graph's result takes a gradient if one of ``trained`` depends on it through autograd. Of what the module returns,
     ``held`` stays until the backward pass; all of it if that is None. What only goes from one part to another does not:
-    it stays if the other part or the code between them keeps it, which counts there. None for ``chosen``: nothing is
+    it stays if the other part or the code between them keeps it, which counts there. None for ``trained``: nothing is
     known, and all results take a gradient and stay.
     """
-    reached = reached_by([] if chosen is None else chosen.tensors)
-    returned = None if chosen is None or (held is None and len(parts) == 1) else _storages(calls.output, held)
+    reached = reached_by([] if trained is None else trained.tensors)
+    returned = None
+    if trained is not None and (held is not None or len(parts) > 1):
+        staying = [tensor for _, tensor in leaves(calls.output)] if held is None else held
+        returned = set(map(storage, staying))
     assumed = []
     for part, captured in enumerate(parts):
         numbers = frozenset(tangent_numbers(captured))
-        outs = [results for number, results in calls.made if number == part]
+        outs = [results for number, results in calls.runs if number == part]
         takes = {name for results in outs for at, name in result_names(results).items() if at in reached}
         # What is only an input handed on has its node elsewhere, and no tangent here.
         longest = max((len(results) for results in outs), default=len(numbers))
         holds = set(range(longest)) if returned is None else _among(outs, returned)
         assumed.append(Use(frozenset(takes & numbers) or numbers, frozenset(holds)))
     return assumed
-
-
-def _storages(output: Any, held: Sequence[Tensor] | None) -> set[int]:
-    """The storages of the results that are held, of all if ``held`` is None."""
-    return {storage(tensor) for tensor in ([t for _, t in leaves(output)] if held is None else held)}
 
 
 def _among(calls: Sequence[Sequence[Any]], storages: Collection[int]) -> set[int]:
@@ -209,6 +203,11 @@ def tangent_numbers(captured: Captured) -> list[int | str]:
     return [given.number for given in joint_inputs(captured) if given.is_tangent]
 
 
+def whole_use(captured: Captured) -> Use:
+    """What Inductor assumes of results: all take a gradient and stay."""
+    return Use(frozenset(tangent_numbers(captured)), frozenset(range(captured.forward_outputs)))
+
+
 def with_tangents(captured: Captured, takes: Collection[int | str]) -> Captured:
     """``captured`` with the tangents of the results ``takes`` only; all others are undefined."""
     import torch
@@ -222,19 +221,19 @@ def with_tangents(captured: Captured, takes: Collection[int | str]) -> Captured:
     remaining = {node for node, of in zip(placeholders, numbers, strict=True) if of is not None} - dropped
     vanishing = _dependent(joint.graph, dropped) - _dependent(joint.graph, remaining)
     graph = torch.fx.Graph()
-    made: dict[FxNode, FxNode] = {}
-    copier = _Copier(graph, made, vanishing)
+    copies: dict[FxNode, FxNode] = {}
+    copier = _Copier(graph, copies, vanishing)
     for node in joint.graph.nodes:
         if node.op == "output":
             results = [None if result in vanishing else copier.read(result) for result in node.args[0]]
             last = graph.output(tuple(results))
             last.meta = dict(node.meta)
         elif node not in vanishing:
-            made[node] = copier.copied(node)
+            copies[node] = copier.copied(node)
     inductor = captured.inductor
     if inductor is not None:
-        copies = {copy: inductor.metas[node] for node, copy in made.items()}
-        metas = {**inductor.metas, **{zero: zero.meta for zero in copier.zero_nodes}, **copies}
+        metas = {**inductor.metas, **{zero: zero.meta for zero in copier.zero_nodes}}
+        metas |= {copy: inductor.metas[node] for node, copy in copies.items()}
         inductor = replace(inductor, metas=metas)
     return replace(captured, joint=torch.fx.GraphModule(joint, graph), inductor=inductor)
 
@@ -264,17 +263,17 @@ def _dependent(graph: FxGraph, roots: set[FxNode]) -> set[FxNode]:
 
 
 class _Copier:
-    """Copies nodes into ``graph``; ``made`` holds the copies, and nothing for nodes that are ``vanishing``."""
+    """Copies nodes into ``graph``; ``copies`` holds the copies, and nothing for nodes that are ``vanishing``."""
 
     def __init__(self, graph: FxGraph, copies: dict[FxNode, FxNode], vanishing: set[FxNode]) -> None:
-        self.graph, self.made, self.vanishing = graph, copies, vanishing
+        self.graph, self.copies, self.vanishing = graph, copies, vanishing
         self.zeros: dict[FxNode, FxNode] = {}
         self.zero_nodes: list[FxNode] = []
 
     def copied(self, node: FxNode) -> FxNode:
         """The copy of a node that does not vanish."""
         if (other := self._summand(node)) is not None:
-            return self.made[other]
+            return self.copies[other]
         copy = self.graph.node_copy(node, self.read)
         copy.meta = dict(node.meta)
         return copy
@@ -282,7 +281,7 @@ class _Copier:
     def read(self, node: FxNode | None) -> FxNode | None:
         """The copy of an argument of a node; zeros in place of one that vanishes."""
         if node is None or node not in self.vanishing:
-            return None if node is None else self.made[node]
+            return None if node is None else self.copies[node]
         if node not in self.zeros:
             self.zeros[node] = self._zero(node)
         return self.zeros[node]
@@ -304,11 +303,11 @@ class _Copier:
         shape, form = list(value.shape), {"dtype": value.dtype, "device": value.device, "layout": value.layout}
         aten = torch.ops.aten
         if value.is_contiguous():
-            return self._made(value, aten.full.default, (shape, 0), {**form, "pin_memory": False})
-        empty = self._made(value, aten.empty_strided.default, (shape, list(value.stride())), form)
-        return self._made(value, aten.fill.Scalar, (empty, 0), {})
+            return self._called(value, aten.full.default, (shape, 0), {**form, "pin_memory": False})
+        empty = self._called(value, aten.empty_strided.default, (shape, list(value.stride())), form)
+        return self._called(value, aten.fill.Scalar, (empty, 0), {})
 
-    def _made(self, like: Tensor, call: Operator, args: tuple[Any, ...], named: dict[str, Any]) -> FxNode:
+    def _called(self, like: Tensor, call: Operator, args: tuple[Any, ...], named: dict[str, Any]) -> FxNode:
         """A new call, which is on its own in the graph; its fake result is made with the mode of ``like``."""
         import torch
 

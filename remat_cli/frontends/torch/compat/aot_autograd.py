@@ -1,7 +1,5 @@
 """AOTAutograd: joint graphs, their splits, and the descriptions of their inputs and outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """TorchDynamo and modules: graph breaks, what is captured, how often code is compiled, and what runs for a call."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Fake tensors, which have shapes and no data: their modes, and what PyTorch does with them."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator
@@ -34,7 +32,11 @@ def without_data(tensors: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def exact_sizes() -> Context:
-    """A context in which fake modes have no cache, because the cache makes some storages too small."""
+    """A context in which fake modes have no cache.
+
+    A cached result has the smallest memory for its strides, which may be less than the operator allocates, as
+    ``aten.copy`` of a slice does. Sizes would then depend on earlier captures.
+    """
     import torch
 
     return torch._dynamo.config.patch(fake_tensor_cache_enabled=False)

@@ -4,8 +4,6 @@ Its rules are replaced within contexts. Operators that mark nodes are defined on
 nothing in graphs that no plan has made.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -117,10 +115,7 @@ def apart(graph: FxGraph, node: FxNode) -> FxNode:
 def laid_out(graph: FxGraph, node: FxNode, layout: Any) -> FxNode:
     """A node after ``node`` in ``graph`` that stands for its result, which Inductor then stores in a certain layout.
 
-    Args:
-        graph: A graph of FX.
-        node: A node of it.
-        layout: ``torch.contiguous_format`` or ``torch.channels_last``.
+    That is ``torch.contiguous_format`` or ``torch.channels_last``.
     """
     import torch
 
@@ -261,10 +256,7 @@ def choosing_loops(choices: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_calls_where(ends: Callable[[Scheduler], bool]) -> Iterator[None]:
-    """Within this context, a C++ function of Inductor also ends after an operation if ``ends`` says so.
-
-    ``ends`` is given the scheduler.
-    """
+    """Within this context, a C++ function of Inductor also ends after an operation if ``ends`` says so."""
     from torch._inductor.codegen.cpp import CppScheduling
 
     full = CppScheduling.ready_to_flush
@@ -278,10 +270,7 @@ def ending_calls_where(ends: Callable[[Scheduler], bool]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def channels_last_where(wants: Callable[[GraphModule], bool]) -> Iterator[None]:
-    """Within this context, Inductor also lays out images with channels last in a graph of which ``wants`` says so.
-
-    ``wants`` is given the graph module.
-    """
+    """Within this context, Inductor also lays out images with channels last in a graph of which ``wants`` says so."""
     from torch._inductor.graph import GraphLowering
 
     full = GraphLowering.decide_layout_opt
@@ -295,10 +284,7 @@ def channels_last_where(wants: Callable[[GraphModule], bool]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def channels_last_unless(keeps: Callable[[GraphModule, FxNode], bool]) -> Iterator[None]:
-    """Within this context, Inductor does not copy a result into channels last if ``keeps`` says so.
-
-    ``keeps`` is given the graph module and the node.
-    """
+    """Within this context, Inductor does not copy a result into channels last if ``keeps`` says so."""
     from torch._inductor.graph import GraphLowering
 
     full = GraphLowering.find_nodes_prefer_channels_last

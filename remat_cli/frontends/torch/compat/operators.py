@@ -1,7 +1,5 @@
 """Operators of ATen: their schemas and formulas, the memory behind tensors, and modes that see operators run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -26,14 +24,12 @@ def storage_identity(tensor: Tensor) -> int:
 
 
 def weak_storage(tensor: Tensor) -> Any:
-    """A weak reference to the memory of ``tensor``: hashable, and ``expired()`` once it is gone."""
-    from torch.multiprocessing.reductions import StorageWeakRef
-
-    return StorageWeakRef(tensor.untyped_storage())
+    """As :func:`weak_reference`, to the memory of ``tensor``."""
+    return weak_reference(tensor.untyped_storage())
 
 
 def weak_reference(storage: Storage) -> Any:
-    """As :func:`weak_storage`, for a storage."""
+    """A weak reference to memory: hashable, and ``expired()`` once it is gone."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     return StorageWeakRef(storage)

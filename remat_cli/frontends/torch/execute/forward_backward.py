@@ -26,17 +26,15 @@ Copies in host memory that are read after the cut cross it too, and so do values
 events of these copies are handed over beside the tensors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from remat_cli.frontends.torch.document import Argument, Place, Step, TensorSpec, Value, tensors_read
-from remat_cli.frontends.torch.execute.program import Writer, defined
+from remat_cli.frontends.torch.execute.program import Held, Writer, defined
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
-from remat_cli.plan.model import Allocate, Compute, Deallocate, Offload, Prefetch, Release, Statement
+from remat_cli.plan.model import Allocate, Compute, Deallocate, Offload, Prefetch, Statement
 
 Half = Callable[[list[Any]], list[Any]]
 """A function that takes a list of tensors, empties it, and returns a list."""
@@ -89,30 +87,8 @@ class _Cut:
     slots: dict[str, tuple[int, int]]
 
 
-@dataclass(slots=True)
-class _Held:
-    """What registers and slots hold, where the code stands.
-
-    Attributes:
-        values: The value in each register that holds one.
-        slots: For each slot its number and its value.
-        into: The value of each register that was allocated.
-        numbers: The number of slots so far.
-    """
-
-    values: dict[str, int] = field(default_factory=dict)
-    slots: dict[str, tuple[int, int]] = field(default_factory=dict)
-    into: dict[str, int] = field(default_factory=dict)
-    numbers: int = 0
-
-
 def forward_backward(graph: Graph, statements: Sequence[Statement], device: str) -> ForwardBackward:
-    """The two functions for ``statements``, a valid plan of ``graph``.
-
-    Args:
-        graph: A graph that this frontend made.
-        statements: A valid plan of it.
-        device: Device for tensors that operators make without inputs.
+    """The two functions for ``statements``, a valid plan of ``graph``; see :func:`.program.program`.
 
     Raises:
         UsageError: If the graph is damaged.
@@ -120,20 +96,21 @@ def forward_backward(graph: Graph, statements: Sequence[Statement], device: str)
     """
     step = read_step(graph)
     # The tangents are computed exactly once, since their node must not be recomputed: that statement is the cut.
-    at = next(k for k, s in enumerate(statements) if isinstance(s, Compute) and s.node == step.tangents)
+    computes = [(k, one) for k, one in enumerate(statements) if isinstance(one, Compute)]
+    at, cut_registers = next((k, one.registers) for k, one in computes if one.node == step.tangents)
     left, right = statements[:at], statements[at + 1 :]
     writer = Writer(step, device)
     # Over both parts: a random node computed once in each has to save its generator state across the cut.
-    writer.repeats.update(s.node for s in statements if isinstance(s, Compute))
-    held = _Held()
-    _write(writer, left, held)
+    writer.repeats.update(one.node for _, one in computes)
+    held = Held()
+    writer.write(left, held)
     cut = _cut(writer, right, held)
     crossing = _crossing(step, cut)
     events = _events(writer, cut)
     forward_lines = _forward(writer, cut, crossing, events)
     # Values that the backward part never reads do not cross, so their deallocations there have nothing to free.
     held.values = {register: value for register, value in held.values.items() if value in cut.values}
-    held.values |= dict(zip(_registers(statements[at]), graph.values_of(step.tangents), strict=True))
+    held.values |= dict(zip(cut_registers, graph.values_of(step.tangents), strict=True))
     held.slots = dict(cut.slots)
     backward_lines = _backward(writer, cut, crossing, events, right, held)
     text = "\n".join(["def forward(args):", *forward_lines, "", "def backward(args):", *backward_lines, ""])
@@ -167,15 +144,10 @@ def _forward(writer: Writer, cut: _Cut, crossing: Sequence[str], events: Mapping
     outcomes = [writer.result(result) for result in results if result.kind != "gradient"]
     # AOTAutograd writes the update into the buffer before the backward function reads it, so save a copy.
     places = [f"places[{p}].clone()" if p in updated else f"places[{p}]" for p in cut.places]
-    handed = [_handed(name, events) for name in crossing]
+    handed = [f"host.hand_over({name}, {events[name]})" if name in events else name for name in crossing]
     writer.line(f"return [{', '.join([*outcomes, *places, *handed])}]")
     lines, writer.lines = writer.lines, []
     return ["    places = list(args)", "    args.clear()", *lines]
-
-
-def _handed(name: str, events: Mapping[str, str]) -> str:
-    """What crosses, as an expression that hands its event over."""
-    return f"host.hand_over({name}, {events[name]})" if name in events else name
 
 
 def _backward(
@@ -184,7 +156,7 @@ def _backward(
     crossing: Sequence[str],
     events: Mapping[str, str],
     statements: Sequence[Statement],
-    held: _Held,
+    held: Held,
 ) -> list[str]:
     """All lines of the backward function; ``held`` is what there is at its start."""
     step = writer.step
@@ -196,7 +168,7 @@ def _backward(
     writer.line("args.clear()")
     for name, event in events.items():
         writer.line(f"{event} = host.handed_over({name})")
-    _write(writer, statements, held)
+    writer.write(statements, held)
     for value in [*writer.filling, *writer.leaving]:
         writer.settle(value)
     gradients = {result.of: writer.result(result) for result in step.results if result.kind == "gradient"}
@@ -205,44 +177,8 @@ def _backward(
     return writer.lines
 
 
-def _registers(statement: Statement) -> tuple[str, ...]:
-    return statement.registers if isinstance(statement, Compute) else ()
-
-
-def _write(writer: Writer, statements: Sequence[Statement], held: _Held) -> None:
-    """Write code for ``statements``, a part of the plan, and keep ``held`` up to date."""
-    values = writer.step.graph.values_of
-    for statement in statements:
-        match statement:
-            case Allocate(register, value):
-                held.into[register] = value
-            case Compute(node, registers):
-                held.values |= dict(zip(registers, values(node), strict=True))
-                writer.compute(node)
-            case Deallocate(register):
-                freed = held.values.pop(register, None)
-                if freed is not None:  # else it did not cross the cut
-                    writer.free(freed)
-            case Offload(register, slot):
-                held.slots[slot] = held.numbers, held.values[register]
-                held.numbers += 1
-                writer.offload(held.values[register], held.slots[slot][0])
-            case Prefetch(slot, register):
-                held.values[register] = value = held.into[register]
-                writer.prefetch(value, held.slots[slot][0])
-            case Release(slot):
-                if slot in held.slots:  # else it did not cross the cut
-                    writer.line(f"del h{held.slots.pop(slot)[0]}")
-
-
-def _cut(writer: Writer, statements: Sequence[Statement], held: _Held) -> _Cut:
-    """What the forward part made and ``statements``, the backward part, use.
-
-    Args:
-        writer: A writer that has written the forward part.
-        statements: The backward part.
-        held: What there is at the cut.
-    """
+def _cut(writer: Writer, statements: Sequence[Statement], held: Held) -> _Cut:
+    """What the forward part, which ``writer`` has written, holds, and ``statements``, the backward part, use."""
     step = writer.step
     here, read, places = set(held.values.values()), set[int](), set[int]()
     slots: dict[str, tuple[int, int]] = {}

@@ -1,7 +1,5 @@
 """Recognises PyTorch's out-of-memory errors on both devices, and turns them into remat's own."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Code is generated, and not interpreted, for two reasons: a local variable is fre
 step costs little more than the dispatch of its operators.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +30,7 @@ from remat_cli.frontends.torch.execute.out_of_memory import no_memory, out_of_me
 from remat_cli.frontends.torch.execute.strides import OTHER_STRIDES, in_layout
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
-from remat_cli.plan.model import Compute, Deallocate, Offload, Prefetch, Release, Statement
+from remat_cli.plan.model import Allocate, Compute, Deallocate, Offload, Prefetch, Release, Statement
 from remat_cli.printable import printable
 
 Tangent = Callable[[int], Any]
@@ -100,6 +98,23 @@ class Program:
             trace = trace.tb_next
         node = self.nodes[line - 1] if 0 < line <= len(self.nodes) else None
         return "the plan" if node is None else f"node {printable(node)}"
+
+
+@dataclass(slots=True)
+class Held:
+    """What registers and slots hold, where the code of a plan stands.
+
+    Attributes:
+        values: The value in each register that holds one.
+        slots: For each slot its number and its value.
+        into: The value of each register that was allocated.
+        numbers: The number of slots so far.
+    """
+
+    values: dict[str, int] = field(default_factory=dict)
+    slots: dict[str, tuple[int, int]] = field(default_factory=dict)
+    into: dict[str, int] = field(default_factory=dict)
+    numbers: int = 0
 
 
 @dataclass(slots=True)
@@ -189,6 +204,30 @@ class Writer:
     def result(self, result: Result) -> str:
         """The text of a result of the step."""
         return self.argument(result.tensor, ())
+
+    def write(self, statements: Sequence[Statement], held: Held) -> None:
+        """Write code for ``statements``, a part of a plan, and keep ``held`` up to date."""
+        for statement in statements:
+            match statement:
+                case Allocate(register, value):
+                    held.into[register] = value
+                case Compute(node, registers):
+                    held.values |= dict(zip(registers, self.step.graph.values_of(node), strict=True))
+                    self.compute(node)
+                case Deallocate(register):
+                    freed = held.values.pop(register, None)
+                    if freed is not None:  # else it did not cross from the forward to the backward function
+                        self.free(freed)
+                case Offload(register, slot):
+                    held.slots[slot] = held.numbers, held.values[register]
+                    held.numbers += 1
+                    self.offload(held.values[register], held.slots[slot][0])
+                case Prefetch(slot, register):
+                    held.values[register] = value = held.into[register]
+                    self.prefetch(value, held.slots[slot][0])
+                case Release(slot):
+                    if slot in held.slots:  # else it did not cross, either
+                        self.line(f"del h{held.slots.pop(slot)[0]}")
 
     def compute(self, index: int) -> None:
         """Write one computation of a node."""
@@ -293,25 +332,7 @@ def program(graph: Graph, statements: Sequence[Statement], device: str) -> Progr
     FRONTEND.require(graph)
     writer = Writer(read_step(graph), device)
     writer.repeats.update(s.node for s in statements if isinstance(s, Compute))
-    holds: dict[str, int] = {}
-    slots: dict[str, int] = {}
-    values: dict[str, int] = {}
-    for statement in statements:
-        if isinstance(statement, Compute):
-            holds |= dict(zip(statement.registers, graph.values_of(statement.node), strict=True))
-            writer.compute(statement.node)
-        elif isinstance(statement, Deallocate):
-            writer.free(holds.pop(statement.register))
-        elif isinstance(statement, Offload):
-            slots[statement.slot] = len(slots)
-            writer.offload(holds[statement.register], slots[statement.slot])
-        elif isinstance(statement, Prefetch):
-            holds[statement.register] = value = values[statement.register]
-            writer.prefetch(value, slots[statement.slot])
-        elif isinstance(statement, Release):
-            writer.line(f"del h{slots[statement.slot]}")
-        else:
-            values[statement.register] = statement.value
+    writer.write(statements, Held())
     for value in [*writer.filling, *writer.leaving]:
         writer.settle(value)
     results = [result for result in writer.step.results if result.kind != "dropped"]

@@ -10,8 +10,6 @@ memory. They were found on a CPU with PyTorch 2.13 by calling the operators of t
 which lay in memory next to a page that cannot be read, and with indices that are too large.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,27 +45,14 @@ def rehearse(step: Step, device: str, *, force: bool = False, libraries: Sequenc
             says, with the place.
         ExecutionFailed: If an operator is none that graphs hold, or does not take its arguments, with the node.
     """
-    _require_operators(step, _namespaces(libraries))
-    _Rehearsal(step, device, force).run()
-
-
-def _namespaces(libraries: Sequence[str]) -> frozenset[str]:
-    """Import these modules; the namespaces of operators that belong to their packages.
-
-    Raises:
-        UsageError: If one cannot be imported.
-    """
     import_libraries(libraries)
-    return frozenset(name.partition(".")[0] for name in libraries)
-
-
-def _require_operators(step: Step, namespaces: frozenset[str]) -> None:
-    """Check that all operators are among those that capturing leaves, or in ``namespaces``."""
+    namespaces = frozenset(name.partition(".")[0] for name in libraries)
     for node, operation in enumerate(step.operations):
         if node != step.tangents:
             _require_known(operation, f"node {step.graph.nodes[node].id}", namespaces)
     for number, result in enumerate(step.results):
         _require_views(result.tensor, f"metadata.results[{number}]", namespaces)
+    _Rehearsal(step, device, force).run()
 
 
 _TRUST = "if you trust both; if this graph should hold no operators of other libraries, do not trust it"
@@ -112,8 +97,12 @@ class _Rehearsal:
         with torch.no_grad(), silent_fakes(), exact_sizes(), new_fake_mode(), _checks()(self._calls):
             places = {number: self._tensor(place.spec) for number, place in enumerate(step.places)}
             constants = {number: torch.empty_like(data, device=self._device) for number, data in enumerate(real)}
-            for index in range(len(step.operations)):
-                self._operation(index, places, constants)
+            for index, operation in enumerate(step.operations):
+                if index == step.tangents:
+                    values = [[self._tensor(tensor.spec) for tensor in tensors] for tensors in operation.values]
+                else:
+                    values = self._results(index, places, constants)
+                self._values |= dict(zip(step.graph.values_of(index), values, strict=True))
             for number in range(len(step.results)):
                 self._result(number, places, constants)
 
@@ -121,14 +110,6 @@ class _Rehearsal:
         import torch
 
         return torch.empty_strided(spec.shape, spec.stride, dtype=dtype_named(spec.dtype), device=self._device)
-
-    def _operation(self, index: int, places: dict[int, Tensor], constants: dict[int, Tensor]) -> None:
-        step, operation = self._step, self._step.operations[index]
-        if index == step.tangents:
-            values = [[self._tensor(tensor.spec) for tensor in tensors] for tensors in operation.values]
-        else:
-            values = self._results(index, places, constants)
-        self._values |= dict(zip(step.graph.values_of(index), values, strict=True))
 
     def _results(self, index: int, places: dict[int, Tensor], constants: dict[int, Tensor]) -> list[list[Tensor]]:
         """The tensors in each value that a node makes."""

@@ -5,8 +5,6 @@ returns. A captured step has views that rely on the strides, and fails where the
 ``aot_eager``. So a plan copies such a result into the layout in which the graph has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from remat_cli.frontends.torch.document import Operation, TensorSpec

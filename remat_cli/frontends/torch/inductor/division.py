@@ -58,7 +58,7 @@ def divided(
     ]
     steps = _read_later(lowering, steps)
     # The tangents belong to no FX node of their own: that step is where autograd hands over to the backward pass.
-    cut = [step.index for step in steps].index(lowering.made.index(None))
+    cut = [step.index for step in steps].index(lowering.fx_nodes.index(None))
     left, right = steps[:cut], steps[cut + 1 :]
     saved = parts.saved(right)
     early, late = parts.forward(left, saved), parts.backward(right, saved, tangents)
@@ -69,7 +69,8 @@ def divided(
     backward.meta[UNUSED] = tuple(len(saved) + k for k, node in enumerate(tangents) if node.name not in read)
     # Inductor's own peak is simulated without inputs, parameters and buffers, so the limit is without them as well.
     peak = replayed.peak_bytes - plan.graph.fixed_memory
-    input_bytes = {node.name: parts.bytes_of(node) for node in [*saved, *parts.tangents] if not parts.is_input(node)}
+    there = set(parts.inputs).difference(parts.tangents)  # inputs of the step, which are there in any case
+    input_bytes = {node.name: parts.bytes_of(node) for node in [*saved, *parts.tangents] if node not in there}
     forward.meta[LIMIT] = Limit(peak, {}, early.workspaces)
     backward.meta[LIMIT] = Limit(peak, input_bytes, late.workspaces)
     return forward, backward
@@ -93,7 +94,7 @@ def _read_later(lowering: Lowering, steps: Sequence[_Step]) -> list[_Step]:
     needed: list[_Step] = []
     for step in reversed(steps):
         values = graph.values_of(step.index)
-        if values and read_later.isdisjoint(values) and lowering.made[step.index] is not None:
+        if values and read_later.isdisjoint(values) and lowering.fx_nodes[step.index] is not None:
             continue
         read_later.difference_update(values)
         read_later.update(graph.nodes[step.index].inputs)
@@ -107,9 +108,9 @@ class _Parts:
     def __init__(self, captured: Captured, inductor: Inductor, lowering: Lowering, workspaces: Sequence[int]) -> None:
         self.inductor, self.lowering, self.workspaces = inductor, lowering, workspaces
         graph = captured.joint.graph
-        output = next(iter(reversed(graph.nodes)))
-        roots = {node for node in lowering.made if node is not None}
-        tangents = {name for index, node in enumerate(lowering.made) if node is None for name in self.names(index)}
+        output = graph.output_node()
+        roots = {node for node in lowering.fx_nodes if node is not None}
+        tangents = {name for index, node in enumerate(lowering.fx_nodes) if node is None for name in self.names(index)}
         self.inputs = graph.find_nodes(op="placeholder")
         self.tangents = [node for node in self.inputs if node.name in tangents]
         self.names_stored = {name for names in lowering.values for name in names} | {node.name for node in self.inputs}
@@ -125,7 +126,7 @@ class _Parts:
 
     def root(self, index: int) -> FxNode:
         """The FX node of a group, whose result is stored."""
-        node = self.lowering.made[index]
+        node = self.lowering.fx_nodes[index]
         assert node is not None, "the tangents are computed by nobody"
         return node
 
@@ -195,10 +196,6 @@ class _Parts:
         outputs = [None if node is None else half.read(node, {}) for node in self.gradients]
         return half.end(outputs, self.gradients_told)
 
-    def is_input(self, node: FxNode) -> bool:
-        """Whether a node is an input of the step, which is there in any case."""
-        return node in self.inputs and node not in self.tangents
-
     def bytes_of(self, node: FxNode) -> int:
         """Bytes of the memory in which a tensor lies."""
         return sum(storage_bytes(tensor) for _, tensor in tensors_in(node.meta["val"]))
@@ -261,7 +258,7 @@ class _Half:
             return self.env[name]
         if node not in local:
             local[node] = copy = self._copied(node, local)
-            if _makes_memory(node):
+            if is_operator(node.target) and not node.target.is_view:  # it makes memory
                 self.inlined.append(copy)
         return local[node]
 
@@ -368,10 +365,6 @@ def _is_pointwise(node: FxNode) -> bool:
     import torch
 
     return is_operator(node.target) and torch.Tag.pointwise in node.target.tags
-
-
-def _makes_memory(node: FxNode) -> bool:
-    return is_operator(node.target) and not node.target.is_view
 
 
 def _is_read_again(node: FxNode) -> bool:

@@ -19,13 +19,11 @@ but one: Inductor counts reads there, and a plan has to know what stays alive. T
 of an inlined operation for each group, and stored results are marked as such, so Inductor follows this prediction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from remat_cli.frontends.torch.capture.capture import Group
 from remat_cli.frontends.torch.compat.operators import is_operator
-from remat_cli.frontends.torch.costing.work import Group
 from remat_cli.frontends.torch.tensors import is_random, storage, storage_bytes, tensors_in
 from remat_cli.frontends.torch.types import FxNode, GraphModule
 

@@ -20,8 +20,6 @@ Inductor also copies the inputs of a step that the backward graph reads, if conv
 such copies where they are needed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import operator
 from collections.abc import Iterator
@@ -47,14 +45,9 @@ _OTHER_COPIES = 5
 
 
 def lay_out(joint: FxGraph, mode: FakeMode) -> list[FxNode]:
-    """Add the copies that convolutions on a CPU read, and let them read these.
+    """Add the copies that convolutions on a CPU read, and let them read these; returns the new nodes.
 
-    Args:
-        joint: The joint graph of FX; its nodes have fake results.
-        mode: The mode of these.
-
-    Returns:
-        The new nodes.
+    The nodes of the joint graph have fake results of ``mode``.
     """
     import torch
 
@@ -103,7 +96,7 @@ def _results_laid_out(joint: FxGraph, mode: FakeMode) -> list[FxNode]:
     """Copy gradients of weights that the step returns into the layout of the weights, where they are made."""
     import torch
 
-    output = next(iter(reversed(joint.nodes)))
+    output = joint.output_node()
     contiguous = {"memory_format": torch.contiguous_format}
     copies = {}
     for node in joint.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default):

@@ -6,13 +6,11 @@ A plan takes them as results of the forward pass; the graphs that are made by pl
 Copies that Inductor would make of images and weights are added, see :func:`lay_out`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, UsageError
-from remat_cli.frontends.torch.capture.capture import Captured, Inductor, Model, Take, Way, through_aot
+from remat_cli.frontends.torch.capture.capture import Captured, Inductor, Model, Receive, Tracer, through_aot
 from remat_cli.frontends.torch.compat.aot_autograd import as_given, default_split, descriptors
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, is_fake, new_fake_mode
 from remat_cli.frontends.torch.compat.inductor import inductor, partitioner_base
@@ -24,12 +22,12 @@ from remat_cli.frontends.torch.types import FakeMode, FxGraph, FxNode, GraphModu
 _COPY = "aten.copy_.default"
 
 
-def through_inductor(graph_module: GraphModule, inputs: Sequence[Tensor], model: Model, take: Take) -> Any:
+def through_inductor(graph_module: GraphModule, inputs: Sequence[Tensor], model: Model, receive: Receive) -> Any:
     """Capture what Inductor makes, after its decompositions and its passes; it compiles nothing."""
 
     class Capture(partitioner_base()):  # type: ignore[misc]  # torch is Any to the type checker
         def __call__(self, joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
-            take(captured_joint(joint, num_fwd_outputs, inputs, model))
+            receive(captured_joint(joint, num_fwd_outputs, inputs, model))
             options.pop("compiler")  # an option of min-cut, which the default split does not take
             return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
 
@@ -39,29 +37,23 @@ def through_inductor(graph_module: GraphModule, inputs: Sequence[Tensor], model:
     return inductor(graph_module, inputs, partitioner=Capture(), compiler=as_given)
 
 
-WAYS: dict[str, Way] = {"eager": through_aot, "inductor": through_inductor}
+TRACERS: dict[str, Tracer] = {"eager": through_aot, "inductor": through_inductor}
 """What may compile a step, by name."""
 
 
-def way_of(compiler: str) -> Way:
+def tracer_of(compiler: str) -> Tracer:
     """What compiles a step, by its name.
 
     Raises:
         UsageError: If there is no such compiler.
     """
-    if compiler not in WAYS:
-        raise UsageError(f'"{compiler!s}" is not a compiler that plans are for', hint=f"choose {' or '.join(WAYS)}")
-    return WAYS[compiler]
+    if compiler not in TRACERS:
+        raise UsageError(f'"{compiler!s}" is not a compiler that plans are for', hint=f"choose {' or '.join(TRACERS)}")
+    return TRACERS[compiler]
 
 
 def captured_joint(joint: GraphModule, forward_outputs: int, tensors: Sequence[Tensor], model: Model) -> Captured:
-    """The joint graph that Inductor partitions.
-
-    Args:
-        joint: The FX graph module; it stays as it is.
-        forward_outputs: Number of its outputs that the forward pass makes.
-        tensors: The tensors behind the placeholders that are not tangents, in the order of the compiler.
-        model: The model that was captured.
+    """The joint graph that Inductor partitions, see :class:`Captured`; the graph module ``joint`` stays as it is.
 
     Raises:
         CaptureFailed: If it writes into anything but an input.

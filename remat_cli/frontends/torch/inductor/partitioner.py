@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.torch.capture.capture import Captured, Model
+from remat_cli.frontends.torch.capture.capture import Captured, no_model
 from remat_cli.frontends.torch.capture.lower import lowering
 from remat_cli.frontends.torch.capture.placeholders import joint_inputs
-from remat_cli.frontends.torch.capture.results import Use, tangent_numbers, with_tangents
+from remat_cli.frontends.torch.capture.results import Use, whole_use, with_tangents
 from remat_cli.frontends.torch.compat.aot_autograd import min_cut
 from remat_cli.frontends.torch.compat.fake_tensors import real_tensors
 from remat_cli.frontends.torch.compat.inductor import partitioner_base
@@ -134,7 +134,7 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
 
     def _divided(self, joint: GraphModule, forward_outputs: int) -> tuple[GraphModule, GraphModule] | None:
         tensors = _inputs(joint) if self._tensors is None else self._tensors
-        captured = captured_joint(joint, forward_outputs, tensors, _no_model())
+        captured = captured_joint(joint, forward_outputs, tensors, no_model())
         use = self._use_of(captured)
         # Results that take no gradient have no tangent: without these, the plan spends nothing on them.
         pruned = with_tangents(captured, use.takes)
@@ -169,16 +169,6 @@ def _sources() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()
 
 
-def held(captured: Captured) -> range:
-    """The results that the caller is assumed to have in the backward pass: all."""
-    return range(captured.forward_outputs)
-
-
-def whole_use(captured: Captured) -> Use:
-    """What Inductor assumes of results: all take a gradient and stay."""
-    return Use(frozenset(tangent_numbers(captured)), frozenset(held(captured)))
-
-
 def settings_with(partitioner: Partitioner) -> dict[str, Any]:
     """The options of ``torch.compile`` with which Inductor keeps to the plans of ``partitioner``."""
     return {"custom_partitioner_fn": partitioner, **SETTINGS}
@@ -192,9 +182,3 @@ def _inputs(joint: GraphModule) -> tuple[Tensor | None, ...]:
         if number is not None and tensors_in(node.meta.get("val")):
             tensors[number] = node.meta["val"]
     return tuple(tensors.get(k) for k in range(max(tensors, default=-1) + 1))
-
-
-def _no_model() -> Model:
-    import torch
-
-    return Model(torch.nn.Module(), (), {}, None)

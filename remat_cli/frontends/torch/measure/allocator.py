@@ -202,7 +202,7 @@ def footprint(graph: Graph, statements: Iterable[Statement]) -> Footprint:
     """
     allocator = CachingAllocator()
     step = read_step(graph)
-    for size in _fixed(step):
+    for size in fixed_sizes(step):
         allocator.allocate(size)
     _step(allocator, step, statements, USUAL)
     return Footprint(allocator.peak_allocated, allocator.peak_reserved)
@@ -226,7 +226,7 @@ _HABITS = tuple(Habit(last, workspace) for last in (False, True) for workspace i
 
 
 def loop_footprint(
-    graph: Graph,
+    step: Step,
     statements: Sequence[Statement],
     *,
     limit_bytes: int | None = None,
@@ -239,7 +239,7 @@ def loop_footprint(
     which run in different threads. Gradients of a step are freed before the next, as by ``zero_grad()``.
 
     Args:
-        graph: A graph that this frontend made.
+        step: A step that this frontend captured.
         statements: A valid plan of it.
         limit_bytes: Most bytes that it may take from the device; None for no limit.
         state_bytes: Part of the graph's fixed memory that is allocated only after the first step, as the state of most
@@ -250,15 +250,8 @@ def loop_footprint(
     Raises:
         NoRoom: If the limit does not allow the loop.
     """
-    return _loop(read_step(graph), statements, limit_bytes, state_bytes, habit)
-
-
-def _loop(
-    step: Step, statements: Sequence[Statement], limit_bytes: int | None, state_bytes: int, habit: Habit
-) -> Footprint:
-    """As :func:`loop_footprint`."""
     allocator = CachingAllocator(limit_bytes)
-    for size in _fixed(step, state_bytes):
+    for size in fixed_sizes(step, state_bytes):
         allocator.allocate(size)
     states = _states(step, state_bytes)
     for number in range(_LOOP):
@@ -302,17 +295,11 @@ def _step(
     return list(held.values())
 
 
-def fixed_sizes(graph: Graph) -> list[int]:
-    """Bytes of each parameter, buffer and input, then those of the rest of fixed memory together."""
-    return _fixed(read_step(graph))
-
-
-def _fixed(step: Step, state_bytes: int = 0) -> list[int]:
-    """As :func:`fixed_sizes`, with ``state_bytes`` less in the rest."""
+def fixed_sizes(step: Step, state_bytes: int = 0) -> list[int]:
+    """Bytes of each parameter, buffer and input, then those of the rest of fixed memory but ``state_bytes``."""
     sizes = [place.storage_bytes for place in step.given]
-    graph = step.graph
-    padding = read_padding(graph)  # this allocator rounds up by itself
-    return [*sizes, max(0, graph.fixed_memory - padding - state_bytes - sum(sizes))]
+    padding = read_padding(step.graph)  # this allocator rounds up by itself
+    return [*sizes, max(0, step.graph.fixed_memory - padding - state_bytes - sum(sizes))]
 
 
 def _states(step: Step, state_bytes: int) -> list[int]:
@@ -339,12 +326,12 @@ def least_limit(graph: Graph, statements: Sequence[Statement], *, state_bytes: i
 
 
 def _least_limit(step: Step, statements: Sequence[Statement], state_bytes: int, habit: Habit) -> int:
-    freely = _loop(step, statements, None, state_bytes, habit)
+    freely = loop_footprint(step, statements, state_bytes=state_bytes, habit=habit)
     low, high = freely.allocated_bytes, freely.reserved_bytes  # the least limit is between
     while high - low > high // 100:
         middle = (low + high) // 2
         try:
-            _loop(step, statements, middle, state_bytes, habit)
+            loop_footprint(step, statements, limit_bytes=middle, state_bytes=state_bytes, habit=habit)
         except NoRoom:
             low = middle
         else:

@@ -5,8 +5,6 @@ PyTorch. So an operation runs once, on random tensors of the shapes, types and s
 measured on a CPU is kept in the cache folder, and all later steps know.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import hashlib
@@ -21,13 +19,20 @@ from typing import Any
 
 from remat_cli.errors import ExecutionFailed, InputError, UsageError
 from remat_cli.files import read_text, write_text
-from remat_cli.frontends.aten.retained_bytes import REDUCED
+from remat_cli.frontends.aten.retained_bytes import REDUCED, broadcast_elements
 from remat_cli.frontends.captured.profiling import groups
-from remat_cli.frontends.messages import Tell, tell_stderr, warn
-from remat_cli.frontends.torch.compat.operators import dispatch_mode, is_host, profiler_events, weak_storage
-from remat_cli.frontends.torch.costing.device import DeviceKey
+from remat_cli.frontends.messages import tell_stderr, warn
+from remat_cli.frontends.torch.compat.operators import (
+    dispatch_mode,
+    is_host,
+    last_call,
+    profiler_events,
+    weak_storage,
+)
+from remat_cli.frontends.torch.document import Input, Named
 from remat_cli.frontends.torch.execute.strides import copied_bytes
 from remat_cli.frontends.torch.measure.operations import Operations
+from remat_cli.frontends.torch.measure.rates import DeviceKey
 from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.types import DispatchMode, Operator
 from remat_cli.graph.model import Graph
@@ -40,6 +45,14 @@ _COLLECTIVE = ("_c10d_functional.", "c10d.")
 _MOST_NAMES = 3
 """Operators that a warning names."""
 _SEEN: dict[Path, dict[str, int]] = {}
+_CONVOLUTIONS = frozenset({"convolution", "convolution_backward"})
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+_ATTENTION = frozenset(
+    {"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"}
+)
+_CALLS = _CONVOLUTIONS | _PRODUCTS | _ATTENTION
+"""Operations that Inductor leaves to libraries on a CPU."""
+_CONTIGUOUS = Named("memory_format", "contiguous_format")
 
 
 def workspaces(operations: Operations, indices: Sequence[int]) -> list[int]:
@@ -48,36 +61,12 @@ def workspaces(operations: Operations, indices: Sequence[int]) -> list[int]:
     On a CPU, PyTorch's profiler reports the requests to PyTorch's allocator; memory that a library takes elsewhere is
     not seen. On CUDA, the allocator's own statistics are used.
 
-    Args:
-        operations: Operations on a device.
-        indices: The nodes.
-
     Raises:
         ExecutionFailed: If an operation fails.
     """
     if operations.device == "cuda":
         return [_on_cuda(operations, index) for index in indices]
-    return _on_cpu(operations, indices)
 
-
-def _on_cuda(operations: Operations, index: int) -> int:
-    import torch
-
-    function = operations.prepared(index)
-    with operations.attempt(index):
-        chosen = function()  # the first call may try several algorithms, which takes extra memory
-        del chosen
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        result = function()
-        torch.cuda.synchronize()
-        highest, afterwards = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
-        del result
-    return max(0, int(highest - max(before, afterwards)))
-
-
-def _on_cpu(operations: Operations, indices: Sequence[int]) -> list[int]:
     def attempted(index: int) -> Callable[[], Any]:
         function = operations.prepared(index)
 
@@ -88,6 +77,23 @@ def _on_cpu(operations: Operations, indices: Sequence[int]) -> list[int]:
         return call
 
     return [above_end(changes) for changes in changes_of(map(attempted, indices))]
+
+
+def _on_cuda(operations: Operations, index: int) -> int:
+    import torch
+
+    function = operations.prepared(index)
+    with operations.attempt(index):
+        first = function()  # the first call may try several algorithms, which takes extra memory
+        del first
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        result = function()
+        torch.cuda.synchronize()
+        highest, afterwards = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
+        del result
+    return max(0, int(highest - max(before, afterwards)))
 
 
 def changes_of(functions: Iterable[Callable[[], Any]]) -> list[list[int]]:
@@ -151,18 +157,14 @@ def _silence() -> Iterator[None]:
 
 
 def with_workspaces(graph: Graph) -> Graph:
-    """``graph`` with the workspace of each operation on this machine's CPU.
-
-    Args:
-        graph: A graph that this process captured, for a CPU.
-    """
+    """``graph``, captured for this machine's CPU, with the workspace of each operation."""
     step = read_step(graph)
     alone = [
         index
         for index, operation in enumerate(step.operations)
         if index != step.tangents and not operation.call.startswith(_COLLECTIVE)
     ]
-    graph = counted(graph, Operations(step, "cpu"), alone)
+    graph = _counted(graph, Operations(step, "cpu"), alone)
     nodes = [
         replace(node, workspace=max(node.workspace, copied_bytes(operation, "cpu")))
         for node, operation in zip(graph.nodes, step.operations, strict=True)
@@ -170,18 +172,59 @@ def with_workspaces(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def counted(graph: Graph, operations: Operations, indices: Sequence[int]) -> Graph:
+def with_library_workspaces(graph: Graph) -> Graph:
+    """``graph``, captured for Inductor, with the workspace of calls of libraries on this machine's CPU.
+
+    Loops that Inductor writes need none. It lays out with channels last what a convolution reads. oneDNN copies weights
+    into a layout of its own meanwhile, and computes their gradient in one: once or twice their bytes.
+    """
+    indices = [index for index, node in enumerate(graph.nodes) if node.op in _CALLS]
+    return _counted(graph, _LaidOut(read_step(graph), "cpu"), indices) if indices else graph
+
+
+class _LaidOut(Operations):
+    """Operations as Inductor calls them: convolutions read images with channels last, products are written in place."""
+
+    def prepared(self, index: int) -> Callable[[], Any]:
+        """The operation bound to its inputs; it may be called repeatedly."""
+        import torch
+
+        function, op = super().prepared(index), self.step.graph.nodes[index].op
+        if op not in _CONVOLUTIONS | _PRODUCTS:
+            return function
+        with self.attempt(index):
+            operator, args = last_call(function)
+            if op in _PRODUCTS:
+                written, into = operator.overloadpacket.out, operator(*args)
+                return lambda: written(*args, out=into)
+
+        def laid_out(argument: Any) -> Any:
+            image = isinstance(argument, torch.Tensor) and argument.dim() == 4
+            return argument.contiguous(memory_format=torch.channels_last) if image else argument
+
+        read = args if self._is_told(index) else [laid_out(argument) for argument in args]
+        return lambda: operator(*read)
+
+    def kind(self, index: int) -> str:
+        """As for other operations; a gradient that reads contiguous copies is another kind."""
+        return f"laid out {self._is_told(index)} {super().kind(index)}"
+
+    def _is_told(self, index: int) -> bool:
+        """Whether a gradient of a convolution reads contiguous copies, see ``inductor/image_layouts.py``."""
+        node, operation = self.step.graph.nodes[index], self.step.operations[index]
+        read = operation.args[:2] if node.op == "convolution_backward" else ()
+        makers = [self.step.graph.producer[node.inputs[one.position]] for one in read if isinstance(one, Input)]
+        copies = [self.step.operations[maker].kwargs.get("memory_format") == _CONTIGUOUS for maker in makers]
+        return len(copies) == 2 and all(copies)
+
+
+def _counted(graph: Graph, operations: Operations, indices: Sequence[int]) -> Graph:
     """``graph`` with the workspace of some of its nodes; those of one form are measured once.
 
     The state of the user's random generators is preserved. A warning names the operators that fail on random tensors.
-
-    Args:
-        graph: A graph that this process captured, for a CPU.
-        operations: Its operations.
-        indices: The nodes.
     """
     kinds = groups((operations.kind(index), index) for index in indices)
-    workspace_of = kept_workspaces(operations, [members[0] for members in kinds])
+    workspace_of = _kept_workspaces(operations, [members[0] for members in kinds])
     failed = sorted({operations.step.operations[index].call for index, taken in workspace_of.items() if taken is None})
     if failed:
         names = ", ".join(failed[:_MOST_NAMES]) + (", ..." if len(failed) > _MOST_NAMES else "")
@@ -193,16 +236,8 @@ def counted(graph: Graph, operations: Operations, indices: Sequence[int]) -> Gra
     return replace(graph, nodes=tuple(nodes))
 
 
-def kept_workspaces(
-    operations: Operations, indices: Sequence[int], tell: Tell = tell_stderr
-) -> Mapping[int, int | None]:
-    """The workspace in bytes of each node, measured now or by an earlier process; None if it fails on random tensors.
-
-    Args:
-        operations: Operations on a CPU.
-        indices: The nodes.
-        tell: Called if the results cannot be kept.
-    """
+def _kept_workspaces(operations: Operations, indices: Sequence[int]) -> Mapping[int, int | None]:
+    """Workspace of each node in bytes, measured now or by an earlier process; None if it fails on random numbers."""
     import torch
 
     path = DeviceKey.of("cpu").path(
@@ -210,7 +245,7 @@ def kept_workspaces(
     )
     keys = {index: hashlib.sha256(operations.kind(index).encode()).hexdigest()[:24] for index in indices}
     entries = _SEEN.setdefault(path, {})
-    if not keys.keys() <= {index for index in indices if keys[index] in entries}:
+    if not entries.keys() >= set(keys.values()):
         entries |= _read(path)
     missing = [index for index in indices if keys[index] not in entries]
     if missing:
@@ -223,7 +258,7 @@ def kept_workspaces(
             # Another process may have written meanwhile.
             write_text(str(path), json.dumps(_read(path) | entries, indent=0, sort_keys=True) + "\n")
         except UsageError as error:  # the next process measures again
-            tell(f"the workspace of operations is not kept: {error.message}")
+            tell_stderr(f"the workspace of operations is not kept: {error.message}")
     return {index: entries.get(keys[index]) for index in indices}
 
 
@@ -290,12 +325,10 @@ def live_storages() -> DispatchMode:
 
 def _kept(function: Operator, args: Any, kwargs: Any) -> int:
     """Bytes that the result of a reduced loss keeps, which its fake tensor does not tell; 0 for other operators."""
-    import torch
-
     at = REDUCED.get(str(getattr(function, "overloadpacket", "")))
     if at is None or (args[at] if len(args) > at else kwargs.get("reduction", 1)) == 0:
         return 0
-    return int(torch.broadcast_shapes(args[0].shape, args[1].shape).numel() * args[0].itemsize)
+    return broadcast_elements(args[0].shape, args[1].shape) * int(args[0].itemsize)
 
 
 def _living(sizes: dict[Any, int]) -> dict[Any, int]:

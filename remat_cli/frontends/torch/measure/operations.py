@@ -5,12 +5,11 @@ limit if the graph states one (targets of a binary cross entropy). Integers are 
 for an index. If an operation makes them (the indices of a pooling layer), that operation is run on random inputs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from remat_cli.errors import ExecutionFailed
@@ -113,13 +112,11 @@ class Operations:
 
     def _zero_integers(self, index: int) -> dict[int, list[Tensor]]:
         """Zeros for the values with integers that a node reads."""
-        specs = {
-            value: [tensor.spec for tensor in self.step.tensors(value)] for value in self.step.graph.nodes[index].inputs
-        }
+        read = {value: self.step.tensors(value) for value in self.step.graph.nodes[index].inputs}
         return {
-            value: [self._empty_mask(spec) for spec in tensors]
-            for value, tensors in specs.items()
-            if any(spec.dtype.startswith(("int", "uint")) for spec in tensors)
+            value: [self._empty_mask(tensor.spec) for tensor in tensors]
+            for value, tensors in read.items()
+            if any(tensor.spec.dtype.startswith(("int", "uint")) for tensor in tensors)
         }
 
     def _bound(self, index: int, values_of: dict[int, list[Tensor]]) -> Callable[[], Any]:
@@ -129,7 +126,7 @@ class Operations:
         tensors = {number: place_tensor(place, self.device, self._generator) for number, place in places.items()}
         numbers = [tensor.number for tensor in read if isinstance(tensor, Constant)]
         constants = {number: decode_data(self.step.constants[number], self.device) for number in numbers}
-        for positions, make in ((SHARES, self._share), (MASKS, self._empty_mask)):
+        for positions, make in ((SHARES, partial(self._new, below=1)), (MASKS, self._empty_mask)):
             for tensor in tensors_read([operation.args[k] for k in positions.get(operation.call, ())]):
                 if isinstance(tensor, Place):
                     tensors[tensor.number] = make(places[tensor.number].spec)
@@ -139,11 +136,8 @@ class Operations:
         values = {value: self._value(value, values_of) for value in node.inputs}
         return call_function(self.step, index, self.device, Tensors(tensors, constants, values))
 
-    def _new(self, spec: TensorSpec) -> Tensor:
-        return new_tensor(spec, self.device, self._generator)
-
-    def _share(self, spec: TensorSpec) -> Tensor:
-        return new_tensor(spec, self.device, self._generator, below=1)
+    def _new(self, spec: TensorSpec, below: int | None = None) -> Tensor:
+        return new_tensor(spec, self.device, self._generator, below=below)
 
     def _empty_mask(self, spec: TensorSpec) -> Tensor:
         mask = self._new(spec)
@@ -159,16 +153,13 @@ class Operations:
             producer = self.step.graph.producer[value]
             computed = any(tensor.spec.dtype.startswith(("int", "uint")) for tensor in tensors)
             if (computed or producer in self._exact) and producer != self.step.tangents:
-                result = self._run(producer, values_of)
+                function = self._bound(producer, values_of)
+                with self.attempt(producer):
+                    result = function()
                 values_of[value] = [result if tensor.item is None else result[tensor.item] for tensor in tensors]
             else:
                 values_of[value] = [self._new(tensor.spec) for tensor in tensors]
         return values_of[value]
-
-    def _run(self, index: int, values_of: dict[int, list[Tensor]]) -> Any:
-        function = self._bound(index, values_of)
-        with self.attempt(index):
-            return function()
 
     @contextlib.contextmanager
     def attempt(self, index: int) -> Iterator[None]:
@@ -207,22 +198,12 @@ def _exact_nodes(step: Step) -> frozenset[int]:
     return frozenset(exact)
 
 
-def new_tensor(
-    spec: TensorSpec, device: str, generator: Generator, *, below: int | None = None, scale: float = 1.0
-) -> Any:
-    """A random tensor.
-
-    Args:
-        spec: Its type and layout.
-        device: Device of the tensor.
-        generator: Source of random numbers, on that device.
-        below: Upper limit of its numbers; None for no limit.
-        scale: Standard deviation of floating-point numbers without a limit.
-    """
-    return _filled(_empty(spec, device), below, generator, scale)
+def new_tensor(spec: TensorSpec, device: str, generator: Generator, *, below: int | None = None) -> Tensor:
+    """A random tensor; its numbers are below a limit, or normal if there is none."""
+    return _filled(_empty(spec, device), below, generator, 1.0)
 
 
-def place_tensor(place: Placeholder, device: str, generator: Generator) -> Any:
+def place_tensor(place: Placeholder, device: str, generator: Generator) -> Tensor:
     """A valid tensor for a place: weights of usual magnitude, positive vectors and buffers, inputs around 0."""
     return _filled_place(_empty(place.spec, device), place, generator)
 
@@ -231,19 +212,14 @@ def place_tensors(places: Sequence[Placeholder], device: str, seed: int) -> list
     """A tensor for each of ``places``; the same for the same seed, device and version of torch.
 
     All are allocated before any is filled. Otherwise the temporary memory of filling would lie between them, and a
-    caching allocator could never return it to the device.
-
-    Args:
-        places: Placeholders that are not tangents.
-        device: Device of the tensors.
-        seed: Seed of the random numbers.
+    caching allocator could never return it to the device. Tangents are none of ``places``.
     """
     source = seeded(device, seed)
     empty = [_empty(place.spec, device) for place in places]
     return [_filled_place(tensor, place, source) for tensor, place in zip(empty, places, strict=True)]
 
 
-def _empty(spec: TensorSpec, device: str) -> Any:
+def _empty(spec: TensorSpec, device: str) -> Tensor:
     import torch
 
     return torch.empty_strided(spec.shape, spec.stride, dtype=dtype_named(spec.dtype), device=device)
@@ -256,7 +232,7 @@ def _whole(tensor: Tensor) -> Tensor:
     return torch.as_strided(tensor, (tensor.untyped_storage().nbytes() // tensor.dtype.itemsize,), (1,))
 
 
-def _filled(tensor: Tensor, limit: int | None, generator: Generator, scale: float) -> Any:
+def _filled(tensor: Tensor, limit: int | None, generator: Generator, scale: float) -> Tensor:
     """``tensor``, filled with random numbers in place: a second tensor would disturb measurements of memory."""
     import torch
 
@@ -277,7 +253,7 @@ def _filled(tensor: Tensor, limit: int | None, generator: Generator, scale: floa
     return tensor
 
 
-def _filled_place(tensor: Tensor, place: Placeholder, generator: Generator) -> Any:
+def _filled_place(tensor: Tensor, place: Placeholder, generator: Generator) -> Tensor:
     shape = place.spec.shape
     weight = place.kind == "parameter" and len(shape) > 1
     scale = 1 / math.sqrt(max(1, math.prod(shape[1:]))) if weight else 1.0

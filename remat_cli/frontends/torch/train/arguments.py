@@ -1,7 +1,5 @@
 """Checks and prepares what ``fit`` is called with: the module, its batch, other lengths of it, the budget ``auto``."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ from typing import Any
 
 from remat_cli.errors import UsageError, wrong_type
 from remat_cli.frontends.available import available_bytes
-from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
+from remat_cli.frontends.torch.tensors import leaves, mapped, total_bytes
 from remat_cli.frontends.torch.types import Device, Module, Tensor
 from remat_cli.graph.model import Graph
 from remat_cli.units import Budget, format_bytes
@@ -125,7 +123,11 @@ def stretched(batch: Any, lengths: Sequence[int]) -> Iterator[Any]:
         )
     for length in lengths:
         if length != own or own == max(lengths):
-            yield _mapped(batch, partial(_of_length, own, length))
+            change = partial(_of_length, own, length)
+            if isinstance(batch, Arguments):
+                yield Arguments(mapped(batch.args, change), mapped(batch.kwargs, change))
+            else:
+                yield mapped(batch, change)
 
 
 def buffer_bytes(module: Module) -> int:
@@ -143,30 +145,8 @@ def _of_length(own: int, length: int, tensor: Tensor) -> Tensor:
 
 def _length(batch: Any) -> int | None:
     """The second dimension of the first tensor that has one."""
-    lengths: list[int] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        if tensor.dim() > 1:
-            lengths.append(int(tensor.shape[1]))
-        return tensor
-
-    _mapped(batch, note)
-    return lengths[0] if lengths else None
-
-
-def _mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Nested arguments with ``change`` of every tensor."""
-    import torch
-
-    if isinstance(tree, torch.Tensor):
-        return change(tree)
-    if isinstance(tree, Arguments):
-        return Arguments(_mapped(tree.args, change), _mapped(tree.kwargs, change))
-    if isinstance(tree, Mapping):
-        return {key: _mapped(item, change) for key, item in tree.items()}
-    if type(tree) in {list, tuple}:
-        return type(tree)(_mapped(item, change) for item in tree)
-    return tree
+    tensors = leaves([batch.args, batch.kwargs] if isinstance(batch, Arguments) else batch)
+    return next((int(tensor.shape[1]) for _, tensor in tensors if tensor.dim() > 1), None)
 
 
 def free_budget(module: Module, batch: Any, least: Callable[[int], int] = int) -> tuple[Budget, str]:
@@ -185,14 +165,14 @@ def free_budget(module: Module, batch: Any, least: Callable[[int], int] = int) -
     """
     where = device_of_module(module)
     tensors = [*module.parameters(), *module.buffers(), *(tensor for _, tensor in leaves(batch))]
-    own = sum({storage(t): storage_bytes(t) for t in tensors if t.device == where}.values())
+    own = total_bytes(tensor for tensor in tensors if tensor.device == where)
     parts = [*(_on_cuda(where) if where.type == "cuda" else _on_cpu()), (own, "of the module and its batch")]
     total = least(sum(size for size, _ in parts))
     in_words = ", ".join(f"{format_bytes(size)} {what}" for size, what in parts if size)
     return Budget(Fraction(total), False, f"{total}B"), f"budget auto: {in_words}"
 
 
-def _on_cuda(where: Any) -> Sequence[tuple[int, str]]:
+def _on_cuda(where: Device) -> Sequence[tuple[int, str]]:
     import torch
 
     free, _ = torch.cuda.mem_get_info(where)

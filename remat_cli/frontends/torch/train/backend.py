@@ -1,34 +1,37 @@
-"""Finds the plan of each graph that ``torch.compile`` compiles, and runs it operation by operation.
+"""``torch.compile(step, backend=remat_backend("step.plan.json"))``: finds the plan of each graph, and runs it.
 
-The compiled step must be the exported one: the same model, the same shapes, and the loss inside or outside in both.
-A graph without a plan is an error by default. Inside Inductor, plans run by
-:mod:`remat_cli.frontends.torch.train.inductor_backend`.
+It runs operation by operation, or inside Inductor, which divides joint graphs by plan and compiles both parts. The
+compiled step must be the exported one: the same model, the same shapes, and the loss inside or outside in both. A graph
+without a plan is an error by default.
 """
 
 from __future__ import annotations
 
+import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.messages import warn
-from remat_cli.frontends.torch.capture.capture import Captured, Model
+from remat_cli.frontends.torch.capture.capture import Captured, no_model
 from remat_cli.frontends.torch.capture.lower import lower
-from remat_cli.frontends.torch.capture.results import Number, Use, with_tangents
+from remat_cli.frontends.torch.capture.results import Number, Use, tangent_numbers, whole_use, with_tangents
 from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.compat.aot_autograd import aot, as_given, default_split, takes_its_arguments
 from remat_cli.frontends.torch.compat.dynamo import leave_out_logging
-from remat_cli.frontends.torch.compat.fake_tensors import real_tensors, without_data
-from remat_cli.frontends.torch.document import FRONTEND
+from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, real_tensors, without_data
+from remat_cli.frontends.torch.compat.inductor import Around, inductor
+from remat_cli.frontends.torch.document import FRONTEND, difference
 from remat_cli.frontends.torch.execute.forward_backward import ForwardBackward, Saved, forward_backward
-from remat_cli.frontends.torch.execute.same_graph import difference
+from remat_cli.frontends.torch.inductor.joint import tracer_of
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.reading import read_step
-from remat_cli.frontends.torch.train.loop_assumptions import copied_bytes
-from remat_cli.frontends.torch.train.watched_step import CompiledGraph, Interface, ReplannedGraph, WatchedStep
-from remat_cli.frontends.torch.types import FakeMode, FxNode, GraphModule, Tensor
+from remat_cli.frontends.torch.train.loop_assumptions import ResultUses, copied_bytes
+from remat_cli.frontends.torch.train.watched_step import CompiledGraph, Interface, ReplannedGraph, Rerun, WatchedStep
+from remat_cli.frontends.torch.types import Device, FakeMode, FxNode, GraphModule, Tensor
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive
@@ -66,7 +69,7 @@ def finder_of(*plans: Plan | str, unknown: Unplanned = "error") -> tuple[Find, R
             raise UsageError(f"the plan of {plan.graph.name} is not valid", hint="remat check says why")
 
     def find(compiled: Compiled) -> Plan | None:
-        plan, reasons = chosen(compiled, loaded)
+        plan, reasons = matching_plan(compiled, loaded)
         if plan is None:
             no_plan(unknown, reasons)
         return plan
@@ -104,37 +107,46 @@ Refuse = Callable[[Sequence[str]], None]
 """Receives the reasons why a graph has no plan. The graph runs without one, unless this raises."""
 
 
-class Results(Protocol):
-    """What is known of the results of graphs."""
+def remat_backend(*plans: Plan | str, unknown: Unplanned = "error", compiler: str = "eager") -> Backend:
+    """A backend for ``torch.compile`` that runs training steps by plan.
 
-    def use_of(self, captured: Captured) -> Use:
-        """What to assume of the results of a joint graph."""
+    Args:
+        plans: Plans, or their files; one for each graph that is compiled.
+        unknown: How to treat a graph without a plan: ``error``, or ``warn`` and run it without one.
+        compiler: What the plans are for: ``eager`` or ``inductor``.
 
-    def learn(self, captured: Captured, assumed: Use, seen: Use) -> bool:
-        """Take note of what a step has done with them. Whether the graph is to be planned again."""
+    Raises:
+        FrameworkUnavailable: If torch is missing.
+        UsageError: If a plan is not valid, or its graph is not of this frontend, or an argument is none of its values.
+        InputError: If a file holds no plan.
+    """
+    find, refuse = finder_of(*plans, unknown=unknown)
+    return backend_with(compiler, find, refuse)
 
-    def name_of(self, tensor: Tensor) -> str:
-        """The name of an input of a graph in the module; empty if it has none."""
 
-
-def backend_of(find: Find, refuse: Refuse, results: Results | None = None) -> Backend:
+def backend_with(compiler: str, find: Find, refuse: Refuse, results: ResultUses | None = None) -> Backend:
     """A backend for ``torch.compile`` that calls ``find`` for the plan of each graph with a backward pass.
 
     It calls ``refuse`` for a graph that remat cannot lower. ``results`` says which results take a gradient; all do if
-    it is None.
+    it is None, and stay until the backward pass.
+
+    Raises:
+        UsageError: If there is no such compiler.
     """
+    tracer_of(compiler)
 
     def backend(graph_module: GraphModule, example_inputs: list[Tensor]) -> CompiledGraph:
-        graph = _EagerGraph(find, refuse, results)
+        kind = _InductorGraph if compiler == "inductor" else _EagerGraph
+        graph = kind(graph_module, find, refuse, results)
         if results is None:
-            return graph.compiled(graph_module, example_inputs)[0]
-        return ReplannedGraph(partial(graph.compiled, graph_module), example_inputs)
+            return graph.compiled(example_inputs)[0]
+        return ReplannedGraph(graph.compiled, example_inputs)
 
     leave_out_logging()  # as where graphs are captured; torch.compile takes no such setting for one backend alone
     return backend
 
 
-def chosen(compiled: Compiled, plans: Sequence[Plan]) -> tuple[Plan | None, list[str]]:
+def matching_plan(compiled: Compiled, plans: Sequence[Plan]) -> tuple[Plan | None, list[str]]:
     """The first of ``plans`` that is for this graph; else why each of them is not."""
     import torch
 
@@ -167,52 +179,71 @@ def no_plan(unknown: Unplanned, reasons: Sequence[str], hint: str = _EXPORT) -> 
     warn(f"remat: no plan for this graph; it runs without one{why}")
 
 
-def _compiler(graph_module: GraphModule, inputs: Any) -> Any:
+def _compiler(graph_module: GraphModule, inputs: Sequence[Tensor]) -> Any:
     """The function that runs a graph: the plan's if it has one, else the graph itself."""
     function = graph_module.meta.get(_KEY)
     return as_given(graph_module, inputs) if function is None else takes_its_arguments(function)
 
 
-class _EagerGraph:
-    """A graph that runs operation by operation, by the plans that are found for it.
+class _PlannedGraph(ABC):
+    """A graph that ``torch.compile`` compiles, and that runs by the plans that are found for it.
 
     Args:
+        graph_module: The graph.
         find: Finds plans.
         refuse: Receives the reasons why there is none.
         results: What is known of the results of graphs; None to assume nothing.
     """
 
-    def __init__(self, find: Find, refuse: Refuse, results: Results | None) -> None:
-        self._find, self._refuse, self._results = find, refuse, results
+    def __init__(self, graph_module: GraphModule, find: Find, refuse: Refuse, results: ResultUses | None) -> None:
+        self._graph_module, self._find, self._refuse, self._results = graph_module, find, refuse, results
         self._plan: Plan | None = None
 
-    def compiled(self, graph_module: GraphModule, inputs: Sequence[Tensor]) -> tuple[CompiledGraph, WatchedStep | None]:
+    @abstractmethod
+    def compiled(self, inputs: Sequence[Tensor]) -> tuple[CompiledGraph, WatchedStep | None]:
         """The graph, compiled for ``inputs``; and its step, if something is assumed of its results."""
+
+    def _plan_of(self, captured: Captured, graph: Graph, use: Use | None, copied: int) -> Plan | None:
+        plan = self._find(Compiled(captured, graph, devices(captured.tensors)[1], use, self._plan, copied))
+        self._plan = plan or self._plan
+        return plan
+
+    def _watched(self, interface: Interface, captured: Captured, rerun: Rerun) -> WatchedStep:
+        """The step of a joint graph with all tangents."""
+        results = self._results
+        assert results is not None
+        return WatchedStep(interface, rerun, partial(results.learn, captured, interface.use), results.name_of)
+
+
+class _EagerGraph(_PlannedGraph):
+    """A graph that runs operation by operation."""
+
+    def compiled(self, inputs: Sequence[Tensor]) -> tuple[CompiledGraph, WatchedStep | None]:
+        """See :meth:`_PlannedGraph.compiled`."""
         tensors = without_data(inputs)  # what is kept of a compilation must not keep a batch
         steps: list[WatchedStep] = []
 
         def partition(joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
-            functions = self._functions(Captured(joint, num_fwd_outputs, tensors, _no_model()), steps)
+            functions = self._functions(Captured(joint, num_fwd_outputs, tensors, no_model()), steps)
             if functions is not None:
                 return _modules(joint, num_fwd_outputs, functions)
             return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
 
-        run = aot(graph_module, list(inputs), compiler=_compiler, partition=partition)
+        run = aot(self._graph_module, list(inputs), compiler=_compiler, partition=partition)
         return run, steps[-1] if steps else None
 
     def _functions(self, captured: Captured, steps: list[WatchedStep]) -> ForwardBackward | None:
         """The functions of the plan for a joint graph; None to run it without one. Their step is added to ``steps``."""
-        device, devices_in_words = devices(captured.tensors)
         with real_tensors():  # constants are real
             try:
                 use = None if self._results is None else self._results.use_of(captured)
-                planned = self._planned(captured, use, device, devices_in_words)
+                planned = self._planned(captured, use)
             except CaptureFailed as error:
                 self._refuse([error.message])
                 return None
             if planned is None or use is None:
                 return planned
-            step = self._step(captured, use, device, devices_in_words)
+            step = self._step(captured, use)
         steps.append(step)
 
         # Plain functions, since AOTAutograd makes deep copies of graph modules and of the objects of bound methods.
@@ -225,34 +256,28 @@ class _EagerGraph:
 
         return ForwardBackward(forward, backward, planned.saved, planned.text)
 
-    def _planned(
-        self, captured: Captured, use: Use | None, device: str, devices_in_words: str
-    ) -> ForwardBackward | None:
+    def _planned(self, captured: Captured, use: Use | None) -> ForwardBackward | None:
         """The functions of a plan that assumes ``use``; None if there is no plan."""
         copied = 0 if use is None else copied_bytes(captured, use) or 0
-        captured = captured if use is None else with_tangents(captured, use.takes)
-        # Names do not matter here.
-        graph = lower(captured, lambda node: 1.0, "compiled", None if use is None else use.holds)
-        plan = self._find(Compiled(captured, graph, devices_in_words, use, self._plan, copied))
-        self._plan = plan or self._plan
+        captured, graph = _lowered(captured, use)
+        plan = self._plan_of(captured, graph, use, copied)
         # Operators without inputs make tensors on the model's own device, which need not be the current one.
-        return None if plan is None else forward_backward(graph, plan.statements, device)
+        return None if plan is None else forward_backward(graph, plan.statements, devices(captured.tensors)[0])
 
-    def _step(self, captured: Captured, use: Use, device: str, devices_in_words: str) -> WatchedStep:
+    def _step(self, captured: Captured, use: Use) -> WatchedStep:
         """The step of a plan that assumes ``use``."""
         import torch
 
-        results = self._results
-        assert results is not None
+        device = devices(captured.tensors)[0]
 
         def with_gradients(takes: frozenset[Number]) -> ForwardBackward:
             """The functions of a plan that expects the gradients of these results."""
             with real_tensors():
-                planned = self._planned(captured, Use(takes, use.holds), device, devices_in_words)
+                planned = self._planned(captured, Use(takes, use.holds))
                 if planned is not None:
                     return planned
                 # The step has to go on: without recomputation, after a warning.
-                graph = lower(with_tangents(captured, takes), lambda node: 1.0, "compiled", use.holds)
+                _, graph = _lowered(captured, Use(takes, use.holds))
                 return forward_backward(graph, derive(graph, range(len(graph.nodes))), device)
 
         def rerun(
@@ -264,9 +289,85 @@ class _EagerGraph:
                 outputs = functions.forward(list(inputs))
                 return functions.backward(outputs[len(outputs) - len(functions.saved) :] + tangents)
 
-        return WatchedStep(
-            Interface.of(captured, use, device), rerun, partial(results.learn, captured, use), results.name_of
+        return self._watched(Interface.of(captured, use, device), captured, rerun)
+
+
+def _lowered(captured: Captured, use: Use | None) -> tuple[Captured, Graph]:
+    """A joint graph with the tangents of the results that take a gradient, and the same, lowered."""
+    captured = captured if use is None else with_tangents(captured, use.takes)
+    # Names and costs do not matter here.
+    return captured, lower(captured, lambda node: 1.0, "compiled", None if use is None else use.holds)
+
+
+class _InductorGraph(_PlannedGraph):
+    """A graph that Inductor compiles, divided by the plans that are found for it."""
+
+    _copied = 0
+
+    def compiled(self, inputs: Sequence[Tensor]) -> tuple[CompiledGraph, WatchedStep | None]:
+        """See :meth:`_PlannedGraph.compiled`."""
+        # These import Inductor, which takes seconds.
+        from remat_cli.frontends.torch.inductor.division import UNUSED
+        from remat_cli.frontends.torch.inductor.partitioner import SETTINGS, Partitioner
+
+        steps: list[WatchedStep] = []
+
+        def divided(captured: Captured, use: Use) -> None:
+            if self._results is not None and tangent_numbers(captured):
+                steps.append(self._step(captured, use))
+
+        def around(part: GraphModule) -> Around | None:
+            """How the backward pass is called, which takes fewer tangents than autograd has."""
+            if UNUSED not in part.meta or not steps:
+                return None
+            step = steps[-1]
+            return Around(part.meta[UNUSED], lambda function: partial(step.backward, function))
+
+        def find(captured: Captured, graph: Graph, use: Use) -> Plan | None:
+            return self._plan_of(captured, graph, use, self._copied)
+
+        # What is kept of a compilation must not keep a batch.
+        tensors = without_data(inputs)
+        partitioner = Partitioner(find, self._refuse, "backend", tensors, self._use_of, divided)
+        graph: CompiledGraph = inductor(
+            self._graph_module, list(inputs), partitioner=partitioner, settings=SETTINGS, around=around
         )
+        if not steps:
+            return graph, None
+        step = steps[-1]
+
+        def run(*args: Tensor) -> Sequence[Tensor]:
+            step.begin(args)
+            return graph(*args)
+
+        return run, step
+
+    def _use_of(self, captured: Captured) -> Use:
+        memory = any(isinstance(number, str) for number in tangent_numbers(captured))  # that results are views of
+        use = whole_use(captured) if memory or self._results is None else self._results.use_of(captured)
+        self._copied = copied_bytes(captured, use) or 0
+        return use
+
+    def _step(self, captured: Captured, use: Use) -> WatchedStep:
+        """The step of a plan that assumes ``use``. A second run of it is by plain Inductor."""
+        import torch
+
+        interface = Interface.of(captured, use, devices(captured.tensors)[0])
+
+        def rerun(
+            inputs: Sequence[Tensor], takes: frozenset[Number], tangents: list[Tensor], rewind: Callable[[], None]
+        ) -> list[Tensor | None]:
+            with exact_sizes(), torch.enable_grad():
+                own = [one.detach().requires_grad_(one.requires_grad) for one in inputs]
+                whole = inductor(self._graph_module, own, partitioner=None)
+                rewind()
+                results = whole(*own)
+            roots = [results[k] for k in interface.tangents if k in takes and isinstance(k, int)]
+            wanted = [one for one in own if one.requires_grad]
+            gradients = iter(torch.autograd.grad(roots, wanted, tangents, allow_unused=True))
+            return [next(gradients) if one.requires_grad else None for one in own]
+
+        return self._watched(interface, captured, rerun)
 
 
 def _with_own_objects(outputs: list[Tensor], saved: int) -> list[Tensor]:
@@ -281,13 +382,7 @@ def _with_own_objects(outputs: list[Tensor], saved: int) -> list[Tensor]:
     return outputs
 
 
-def _no_model() -> Model:
-    import torch
-
-    return Model(torch.nn.Module(), (), {}, None)
-
-
-def devices(tensors: Sequence[Any]) -> tuple[str, str]:
+def devices(tensors: Sequence[Tensor]) -> tuple[str, str]:
     """The device to run on, and the kind of device for plans: ``cpu``, ``cuda``, or several devices in words."""
     import torch
 
@@ -324,7 +419,7 @@ def _modules(joint: GraphModule, forward_outputs: int, functions: ForwardBackwar
     return forward, backward
 
 
-def _fake(mode: FakeMode, saved: Saved, device: Any) -> Any:
+def _fake(mode: FakeMode, saved: Saved, device: Device) -> Tensor:
     """A fake tensor of the same form as a saved tensor."""
     import torch
 
@@ -334,11 +429,12 @@ def _fake(mode: FakeMode, saved: Saved, device: Any) -> Any:
 
 
 def _facade(
-    joint: GraphModule, inputs: Sequence[tuple[str, Any]], outputs: Sequence[Any], descriptions: Sequence[Any]
-) -> Any:
+    joint: GraphModule,
+    inputs: Sequence[tuple[str, dict[str, Any]]],
+    outputs: Sequence[Tensor | None],
+    descriptions: Sequence[Any],
+) -> GraphModule:
     """A graph module with these inputs and outputs, and one opaque call between them."""
-    import operator
-
     import torch
 
     graph = torch.fx.Graph()
@@ -362,6 +458,6 @@ def _facade(
     return torch.fx.GraphModule(joint, graph)
 
 
-def _opaque(*_inputs: Any) -> Any:
+def _opaque(*_inputs: Tensor) -> Tensor:
     """Placeholder for the plan's function, which is not called through the graph."""
     raise AssertionError("the graph of a plan is a facade, and is not run")

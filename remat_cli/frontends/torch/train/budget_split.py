@@ -73,32 +73,20 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
-class _SavedRange:
-    """What a part saves at least, if all that can be is computed again, and at most, if nothing is."""
+class _SavedEstimate:
+    """What a part saves: a share of the way from the least, if all that can be is computed again, to the most."""
 
     least: Saved
     most: Saved
+    share: float = 1.0
 
     @classmethod
-    def of(cls, part: Part, keep_all: Sequence[Statement]) -> _SavedRange:
+    def of(cls, part: Part, keep_all: Sequence[Statement]) -> _SavedEstimate:
         """Of a part whose statements without recomputation are ``keep_all``."""
         graph, at = part.graph, tangents_of(part.graph)
         again = [k for k in range(at) if graph.nodes[k].recompute]
         dropped = derive(graph, [*range(at + 1), *again, *range(at + 1, len(graph.nodes))])
         return cls(saved_by(part, dropped), saved_by(part, keep_all))
-
-    def at(self, share: float) -> _SavedEstimate:
-        """At a share of the way from the least to the most."""
-        return _SavedEstimate(self.least, self.most, share)
-
-
-@dataclass(frozen=True, slots=True)
-class _SavedEstimate:
-    """What a part is assumed to save, at a share of the way from the least to the most, or saves by its plan."""
-
-    least: Saved
-    most: Saved
-    share: float = 1.0
 
     @classmethod
     def by(cls, part: Part, statements: Sequence[Statement]) -> _SavedEstimate:
@@ -106,10 +94,14 @@ class _SavedEstimate:
         saved = saved_by(part, statements)
         return cls(saved, saved)
 
+    def at(self, share: float) -> _SavedEstimate:
+        """At a share of the way from the least to the most."""
+        return replace(self, share=share)
+
     @property
     def bytes(self) -> int:
         """Bytes of its values."""
-        return self._between(sum(self.least.values.values()), sum(self.most.values.values()))
+        return self._between(self.least.value_bytes, self.most.value_bytes)
 
     def private_bytes(self, call: Call) -> int:
         """Bytes that only the call can hold."""
@@ -250,7 +242,7 @@ def plan_parts(
     if len(schedule.calls) == 1:  # what is beside it does not depend on its plan
         alone = _reservations(schedule, keep_all)
         return [plan(alone[0].added(parts[0].graph))], alone
-    ranges = [_SavedRange.of(part, one) for part, one in zip(parts, keep_all, strict=True)]
+    ranges = [_SavedEstimate.of(part, one) for part, one in zip(parts, keep_all, strict=True)]
     if budget_bytes is None:
         plans = _last_to_first(schedule, ranges, plan, 1.0, None, 0)
         return plans, _of_parts(schedule, _reservations(schedule, [one.statements for one in plans]))
@@ -279,7 +271,7 @@ def plan_parts(
 
 
 def _first_share(
-    schedule: PartSchedule, ranges: Sequence[_SavedRange], keep_all: Sequence[Sequence[Statement]], budget_bytes: int
+    schedule: PartSchedule, ranges: Sequence[_SavedEstimate], keep_all: Sequence[Sequence[Statement]], budget_bytes: int
 ) -> float:
     """The share of what they may hold that the others can hold if the last call needs no plan."""
     last = len(schedule.calls) - 1
@@ -293,7 +285,7 @@ def _first_share(
 
 def _last_to_first(
     schedule: PartSchedule,
-    ranges: Sequence[_SavedRange],
+    ranges: Sequence[_SavedEstimate],
     plan: Callable[[Graph], Plan],
     share: float,
     budget_bytes: int | None,
@@ -345,8 +337,3 @@ def _of_parts(schedule: PartSchedule, reservations: Sequence[Reservation]) -> li
         before = of_parts.get(call.part, Reservation())
         of_parts[call.part] = Reservation(max(before.always_bytes, one.always_bytes), one.between_bytes)
     return [of_parts[number] for number in range(len(schedule.parts))]
-
-
-def saved_bytes(graph: Graph, statements: Sequence[Statement]) -> int:
-    """Bytes of values that a plan saves from the forward to the backward pass, tangents left out."""
-    return sum(saved_by(Part(graph), statements).values.values())

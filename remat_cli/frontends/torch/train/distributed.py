@@ -5,8 +5,6 @@ graphs differ (batches of several lengths, parts of a model), each makes its own
 process's own too, since the others may not need one then; results do not depend on plans.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -5,8 +5,6 @@ runs between the forward and the backward pass of the module. What it keeps is g
 begins, but for the gradients of the results.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,7 +18,7 @@ from remat_cli.frontends.messages import warn
 from remat_cli.frontends.torch.capture.capture import Captured
 from remat_cli.frontends.torch.capture.placeholders import JointInput, joint_inputs, result_kind
 from remat_cli.frontends.torch.capture.random_state import undisturbed
-from remat_cli.frontends.torch.capture.results import Chosen, Use, tangent_numbers
+from remat_cli.frontends.torch.capture.results import TrainedResults, Use, tangent_numbers
 from remat_cli.frontends.torch.compat.fake_tensors import is_fake, silent_fakes
 from remat_cli.frontends.torch.compat.operators import weak_storage
 from remat_cli.frontends.torch.measure.memory import changes_of, live_storages
@@ -152,7 +150,7 @@ def _is_number(joint_input: JointInput) -> bool:
 def _results(captured: Captured) -> list[tuple[int | str, Any]]:
     """Number and fake tensor of each result of the forward pass, updates left out."""
     inputs = joint_inputs(captured)
-    output = next(iter(reversed(captured.joint.graph.nodes)))
+    output = captured.joint.graph.output_node()
     results = []
     for k, node in enumerate(output.args[0][: captured.forward_outputs]):
         kind, of = result_kind(captured, k, inputs)
@@ -186,7 +184,7 @@ class LossDemand:
     """What a loop asks of the results of a module.
 
     Attributes:
-        chosen: The results that take a gradient.
+        trained: The results that take a gradient.
         loss_bytes: Most bytes that the loss takes at a time, in its forward or its backward pass, the gradients of the
             results included.
         forward_bytes: Most bytes that its forward pass takes at a time, when all results are still there.
@@ -196,7 +194,7 @@ class LossDemand:
         uncounted: Why the workspace of its operations could not be measured; empty if it was, or is never.
     """
 
-    chosen: Chosen
+    trained: TrainedResults
     loss_bytes: int = 0
     forward_bytes: int = 0
     number_bytes: int = 0
@@ -204,10 +202,10 @@ class LossDemand:
     uncounted: str = ""
 
 
-def usual_demand(chosen: Chosen) -> LossDemand:
+def usual_demand(trained: TrainedResults) -> LossDemand:
     """What a loss asks that is not known, and computed outside of the module. A number is a loss itself."""
-    size = sum(_in_float(tensor) for tensor in chosen.tensors if tensor.numel() > 1)
-    return LossDemand(chosen, _USUAL * size, number_bytes=2 * 4 if size else 0, usual=size > 0)
+    size = sum(_in_float(tensor) for tensor in trained.tensors if tensor.numel() > 1)
+    return LossDemand(trained, _USUAL * size, number_bytes=2 * 4 if size else 0, usual=size > 0)
 
 
 def usual_loss() -> Callable[[Tensor], Tensor]:
@@ -270,14 +268,10 @@ def demand_of(loss: Loss, output: Any, mode: FakeMode) -> LossDemand:
     takes = [leaf for leaf, reads in zip(named, figures.reads, strict=True) if reads]
     if not takes:
         raise UsageError("the loss depends on none of the results of the module", hint="is there a detach() in it?")
-    chosen = Chosen(
-        tensors=tuple(tensor for _, tensor in takes),
-        names=tuple(name for name, _ in takes),
-        others=len(trained) - len(takes),
-    )
+    read = TrainedResults(tuple(t for _, t in takes), tuple(name for name, _ in takes), len(trained) - len(takes))
     uncounted = _named(problems[0]) if problems else ""
     return LossDemand(
-        chosen, max(1, figures.peak_bytes), figures.forward_bytes, figures.number_bytes, uncounted=uncounted
+        read, max(1, figures.peak_bytes), figures.forward_bytes, figures.number_bytes, uncounted=uncounted
     )
 
 

@@ -9,10 +9,9 @@ Frameworks make the first batch themselves, and often change it on its way: they
 another device, or run the module under autocast. What the module is called with is known only then.
 """
 
-from __future__ import annotations
-
 import contextlib
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -29,7 +28,12 @@ from remat_cli.frontends.torch.compat.dynamo import (
     undistributed,
 )
 from remat_cli.frontends.torch.train.arguments import Arguments, require_module
+from remat_cli.frontends.torch.train.backend import Backend
 from remat_cli.frontends.torch.train.distributed import processes
+from remat_cli.frontends.torch.train.report import Fitted
+from remat_cli.frontends.torch.train.watched_step import CompiledGraph
+from remat_cli.frontends.torch.types import GraphModule, Module, Tensor
+from remat_cli.plan.model import Plan
 from remat_cli.printable import printable
 from remat_cli.tracebacks import shortened
 
@@ -37,19 +41,26 @@ MOST_FORMS = 64
 """Forms of arguments, modes and autocast in which a module is compiled; PyTorch's limit, if that is larger. Untuned."""
 
 
-class ModuleCall:
+class ModuleCall(ABC):
     """What runs when a module is called that remat has fitted, or will fit."""
 
-    plans: Sequence[Any] = ()
+    plans: Sequence[Plan] = ()
     """The plans made so far; more may come."""
 
-    def report(self) -> Any:
-        """What a step needs by the plans that there are now, a ``Fitted``; None if there is none."""
+    def __init__(self, module: Module) -> None:
+        self._module = module
+
+    def remove(self) -> None:
+        """Let the module run as it did before it was fitted."""
+        set_call(self._module, None)
+
+    def report(self) -> Fitted | None:
+        """What a step needs by the plans that there are now; None if there is none."""
         return None
 
+    @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's results."""
-        raise NotImplementedError
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Nothing: some modules copy and pickle all that they hold, and a copy has no call but its own."""
@@ -58,9 +69,6 @@ class ModuleCall:
 
 class UnplannedCall(ModuleCall):
     """What runs when a module is called of which nothing could be planned: the module as it is."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's results."""
@@ -81,24 +89,25 @@ class PlannedCall(ModuleCall):
 
     def __init__(
         self,
-        module: Any,
-        backend: Callable[[Any, list[Any]], Any],
+        module: Module,
+        backend: Backend,
         parts: int,
         *,
         strict: bool,
-        plans: list[Any],
-        report: Callable[[], Any],
+        plans: list[Plan],
+        report: Callable[[], Fitted],
     ) -> None:
         import torch
 
+        super().__init__(module)
         self.plans, self._report = plans, report
-        self._module, self._parts, self._strict = module, max(1, parts), strict
+        self._parts, self._strict = max(1, parts), strict
         self._kind = type(module)
         self._parameter = next(map(weakref.ref, module.parameters()), None)
         self._graphs = 0
         self._said = False
 
-        def counted(graph_module: Any, inputs: list[Any]) -> Any:
+        def counted(graph_module: GraphModule, inputs: list[Tensor]) -> CompiledGraph:
             self._graphs += 1
             return backend(graph_module, inputs)
 
@@ -107,7 +116,7 @@ class PlannedCall(ModuleCall):
         # Inside another compiled function the call is not traced into: it would lose the plan there.
         self._planned = not_traced(self._with_plan)
 
-    def report(self) -> Any:
+    def report(self) -> Fitted:
         """What a step needs by the plans that there are now."""
         return self._report()
 
@@ -159,10 +168,8 @@ class PlannedCall(ModuleCall):
         import torch
 
         forms = self._graphs // self._parts
-        name, hint = (
-            printable(type(self._module).__name__),
-            "pad batches to a few lengths, and give them to fit as buckets",
-        )
+        name = printable(type(self._module).__name__)
+        hint = "pad batches to a few lengths, and give them to fit as buckets"
         if self._strict:
             with torch.compiler.set_stance("fail_on_recompile"):
                 try:
@@ -182,14 +189,14 @@ class PlannedCall(ModuleCall):
             return self._run(self._module, *args, **kwargs)
 
 
-def install(module: Any, call: ModuleCall) -> Any:
+def install(module: Module, call: ModuleCall) -> Module:
     """``module`` itself, which ``call`` runs from now on."""
     set_call(module, call)
     return module
 
 
 @contextlib.contextmanager
-def unchanged_on_error(module: Any) -> Iterator[None]:
+def unchanged_on_error(module: Module) -> Iterator[None]:
     """Within this context an exception leaves ``module`` with the call that it had before."""
     before = call_of(module)
     try:
@@ -199,36 +206,12 @@ def unchanged_on_error(module: Any) -> Iterator[None]:
         raise
 
 
-def unfit(module: Any) -> Any:
-    """``module`` itself, which runs as it did before it was fitted.
+def fitted_call(module: Module) -> ModuleCall:
+    """What runs when a fitted ``module`` is called.
 
     Raises:
         UsageError: If it is not fitted.
     """
-    _module_call(module)
-    set_call(module, None)
-    return module
-
-
-def report_of(module: Any) -> Any:
-    """What a step of a fitted ``module`` needs, a ``Fitted``; None if it has no plan yet.
-
-    Raises:
-        UsageError: If it is not fitted.
-    """
-    return _module_call(module).report()
-
-
-def plans_of(module: Any) -> tuple[Any, ...]:
-    """The plans that a fitted module has so far.
-
-    Raises:
-        UsageError: If it is not fitted.
-    """
-    return tuple(_module_call(module).plans)
-
-
-def _module_call(module: Any) -> ModuleCall:
     import torch
 
     call = call_of(module) if isinstance(module, torch.nn.Module) else None
@@ -237,7 +220,7 @@ def _module_call(module: Any) -> ModuleCall:
     return call
 
 
-def require_uncompiled(module: Any) -> None:
+def require_uncompiled(module: Module) -> None:
     """Check that neither ``module`` nor a part of it is compiled; the module itself may be fitted.
 
     Raises:
@@ -260,7 +243,7 @@ def require_uncompiled(module: Any) -> None:
             )
 
 
-def _call(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
     """The module's own call, hooks included; compiled with a code object of its own."""
     return plain_call(module)(*args, **kwargs)
 
@@ -273,8 +256,9 @@ class FirstCall(ModuleCall):
         fitted: Fits it on the arguments of the call.
     """
 
-    def __init__(self, module: Any, fitted: Callable[[Arguments], Any]) -> None:
-        self._module, self._fitted = module, not_traced(fitted)
+    def __init__(self, module: Module, fitted: Callable[[Arguments], Any]) -> None:
+        super().__init__(module)
+        self._fitted = not_traced(fitted)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's results; with gradients and in training by plan."""
@@ -291,8 +275,8 @@ class FirstCall(ModuleCall):
         return call(*args, **kwargs)
 
 
-def fit_first_call(module: Any, fitted: Callable[[Arguments], Any]) -> Any:
-    """``module`` itself, which is fitted by ``fitted`` when it is first called in training.
+def fit_first_call(module: Module, fitted: Callable[[Arguments], Any]) -> None:
+    """Have ``module`` fitted by ``fitted`` when it is first called in training.
 
     Raises:
         UsageError: If it is not a module, or compiled already.
@@ -300,4 +284,3 @@ def fit_first_call(module: Any, fitted: Callable[[Arguments], Any]) -> Any:
     require_module(module)
     require_uncompiled(module)
     set_call(module, FirstCall(module, fitted))
-    return module

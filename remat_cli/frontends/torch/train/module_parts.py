@@ -4,22 +4,18 @@ Without data nothing is computed and no random number is drawn. Where the way of
 forward pass on the batch itself reaches the parts that tensors without data do not.
 """
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from remat_cli.errors import CaptureFailed, NotOneGraph, UsageError
 from remat_cli.frontends.messages import warn
-from remat_cli.frontends.torch.capture.capture import Calls, Captured, Model, Way, capture_parts, fake_mode, no_graph
-from remat_cli.frontends.torch.capture.placeholders import joint_inputs
+from remat_cli.frontends.torch.capture.capture import Calls, Captured, Model, Tracer, capture_parts, no_graph
+from remat_cli.frontends.torch.capture.placeholders import unplannable
 from remat_cli.frontends.torch.capture.random_state import undisturbed
-from remat_cli.frontends.torch.capture.results import Returns, chosen_results
-from remat_cli.frontends.torch.compat.fake_tensors import silent_fakes
+from remat_cli.frontends.torch.capture.results import Returns, trained_results
+from remat_cli.frontends.torch.compat.fake_tensors import new_fake_mode, silent_fakes
 from remat_cli.frontends.torch.measure.memory import live_storages
-from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
+from remat_cli.frontends.torch.tensors import mapped, total_bytes
 from remat_cli.frontends.torch.train.loop_assumptions import Loss, usual_loss
 from remat_cli.frontends.torch.train.unplanned_code import sizes_unknown
 from remat_cli.frontends.torch.types import FakeMode, Module, Tensor
@@ -44,21 +40,21 @@ class CapturedParts:
     unknown_sizes: bool = False
 
 
-def captured_parts(model: Model, fake: Model, mode: FakeMode, way: Way) -> CapturedParts:
+def captured_parts(model: Model, fake: Model, mode: FakeMode, tracer: Tracer) -> CapturedParts:
     """The graphs of a module, alone, since the user's loop computes the loss and calls ``backward()``.
 
     Args:
         model: The module and its batch.
         fake: Their copy without data.
         mode: The mode of the copy.
-        way: What compiles it.
+        tracer: What compiles it.
 
     Raises:
         CaptureFailed: If it has nothing to train; or see :func:`_reached`.
         UsageError: See :func:`_reached`.
     """
     calls = Calls()
-    parts, more = capture_parts(fake, mode, calls, way)
+    parts, more = capture_parts(fake, mode, calls, tracer)
     if not parts and not more:
         problem = no_graph(fake, mode)
         if not isinstance(problem, NotOneGraph):
@@ -67,22 +63,24 @@ def captured_parts(model: Model, fake: Model, mode: FakeMode, way: Way) -> Captu
     without_data = CapturedParts(parts, more, calls, unknown_sizes=sizes_unknown(calls))
     if not more and not without_data.unknown_sizes:
         return without_data
-    reached = _reached(model, without_data, way)
+    reached = _reached(model, without_data, tracer)
     return reached if reached.parts or reached.more else replace(reached, more=more)
 
 
-def _reached(model: Model, without_data: CapturedParts, way: Way) -> CapturedParts:
+def _reached(model: Model, without_data: CapturedParts, tracer: Tracer) -> CapturedParts:
     """What a forward pass on the batch reaches beyond the parts that tensors without numbers come to.
 
     It also tells how much code outside of the parts keeps, where tensors without data cannot. There are no parts if
-    PyTorch cannot compile the pass, which runs without it.
+    PyTorch cannot compile the pass, which runs without it. What the pass makes stays in memory as long as its calls.
 
     Raises:
         UsageError: If the pass fails without PyTorch's compiler, too.
         CaptureFailed: If the module cannot be copied, or takes the gradient of a gradient.
     """
     calls, unknown_sizes = Calls(), without_data.unknown_sizes
-    parts, problem = _captured_with_data(model, calls, way)
+    # A copy of the module runs: it shares the parameters, which a forward pass does not change.
+    twin = Model(_twin(model.module), model.inputs, model.keywords, None)
+    parts, problem = capture_parts(twin, None, calls, tracer)
     if calls.output is None:
         _require_suitable(model)
         return CapturedParts([], problem, calls, unknown_sizes=unknown_sizes)
@@ -91,7 +89,7 @@ def _reached(model: Model, without_data: CapturedParts, way: Way) -> CapturedPar
         return CapturedParts(parts, "", calls, unknown_sizes=unknown_sizes)
     if len(parts) < count:  # it goes another way
         return without_data
-    if calls.ways.differ:  # that what it runs is random is said elsewhere
+    if calls.paths.differ:  # that what it runs is random is said elsewhere
         return CapturedParts(parts, problem, calls, unknown_sizes=unknown_sizes)
     assumed = (
         f"assumes that the model takes the same way as with this batch, since its way depends on numbers ({stopped_by})"
@@ -104,9 +102,15 @@ def _require_suitable(model: Model) -> None:
 
     Raises:
         UsageError: If it raises an error of its own.
+        CaptureFailed: If it cannot be copied.
     """
-    error = _error_of(model)
-    if error is not None:
+    import torch
+
+    twin = _twin(model.module)
+    try:
+        with undisturbed(), torch.enable_grad():
+            twin(*model.inputs, **model.keywords)
+    except Exception as error:  # it is the user's module
         raise UsageError(
             f"{type(model.module).__name__} cannot be called with this batch: {type(error).__name__}: {error}",
             hint="the batch is what the module is called with: x for model(x), (x, y) for model(x, y), "
@@ -120,12 +124,7 @@ def plannable(parts: list[Captured], calls: Calls) -> tuple[list[Captured], Call
     Raises:
         CaptureFailed: If there is but one part, and it cannot be planned; or if none can.
     """
-    refused: dict[int, CaptureFailed] = {}
-    for number, part in enumerate(parts):
-        try:
-            joint_inputs(part)
-        except CaptureFailed as error:
-            refused[number] = error
+    refused = unplannable(parts)
     if not refused:
         return parts, calls, []
     first = next(iter(refused.values()))
@@ -137,40 +136,6 @@ def plannable(parts: list[Captured], calls: Calls) -> tuple[list[Captured], Call
     )
     planned = [part for number, part in enumerate(parts) if number not in refused]
     return planned, calls.without(refused), [error.message for error in refused.values()]
-
-
-def _captured_with_data(model: Model, calls: Calls, way: Way) -> tuple[list[Captured], str]:
-    """As :func:`capture_parts`, but the forward pass of ``model`` is computed.
-
-    A copy of the module runs: it shares the parameters, which a forward pass does not change, and has buffers and
-    everything else of its own. What the pass makes stays in memory until the caller drops the result and ``calls``.
-
-    Args:
-        model: The module, and a batch with numbers as those in training.
-        calls: Receives what the compiled graphs are given and return.
-        way: What compiles it.
-
-    Raises:
-        CaptureFailed: If the module cannot be copied.
-    """
-    return capture_parts(Model(_twin(model.module), model.inputs, model.keywords, None), None, calls, way)
-
-
-def _error_of(model: Model) -> Exception | None:
-    """What a copy of ``model`` raises when its forward pass is computed on the batch; None if nothing.
-
-    Raises:
-        CaptureFailed: If the module cannot be copied.
-    """
-    import torch
-
-    twin = _twin(model.module)
-    try:
-        with undisturbed(), torch.enable_grad():
-            twin(*model.inputs, **model.keywords)
-    except Exception as error:  # it is the user's module
-        return error
-    return None
 
 
 def _twin(module: Module) -> Module:
@@ -193,7 +158,7 @@ def _uncopied(error: Exception) -> CaptureFailed:
 
 def fake_copy(model: Model) -> tuple[Model, FakeMode]:
     """``model`` with fake tensors, and their mode. Everything else in it is copied."""
-    mode = fake_mode()
+    mode = new_fake_mode()
     tensors = [*model.module.parameters(), *model.module.buffers()]
     copies = {id(tensor): mode.from_tensor(tensor) for tensor in tensors}
     copies |= {id(tensor): mode.from_tensor(tensor.detach()) for tensor in _computed(model.module)}
@@ -201,8 +166,7 @@ def fake_copy(model: Model) -> tuple[Model, FakeMode]:
         module = copy.deepcopy(model.module, copies)
     except Exception as error:  # the user's module may hold anything
         raise _uncopied(error) from error
-    inputs = tuple(_fake_leaves(item, mode) for item in model.inputs)
-    keywords = {key: _fake_leaves(item, mode) for key, item in model.keywords.items()}
+    inputs, keywords = mapped((model.inputs, model.keywords), mode.from_tensor)
     return Model(module, inputs, keywords, None), mode
 
 
@@ -214,46 +178,22 @@ def _computed(module: Module) -> list[Tensor]:
     return [item for item in held if isinstance(item, torch.Tensor) and not item.is_leaf]
 
 
-def _fake_leaves(tree: Any, mode: FakeMode) -> Any:
-    """Nested tuples, lists and mappings with a fake tensor in place of every tensor."""
-    import torch
-
-    if isinstance(tree, torch.Tensor):
-        return mode.from_tensor(tree)
-    if isinstance(tree, Mapping):
-        return {key: _fake_leaves(item, mode) for key, item in tree.items()}
-    if type(tree) in {list, tuple}:
-        return type(tree)(_fake_leaves(item, mode) for item in tree)
-    return tree
-
-
 def eager_bytes(fake: Model, mode: FakeMode, returns: Returns | None, loss: Loss | None) -> int | None:
-    """Peak bytes of one step in eager mode, workspace of operations left out.
+    """Peak bytes of one step in eager mode, workspace of operations left out; None if fake tensors cannot follow it.
 
     The results are held until the end of the backward pass. Gradients are there at the end, and not at the start. It
     comes after the capture, since the first call of a module may change it.
-
-    Args:
-        fake: A module and its batch without data.
-        mode: Their mode.
-        returns: The results that take a gradient; None to find out.
-        loss: What the loop computes from the results; None for a usual loss.
-
-    Returns:
-        The bytes, parameters, buffers and inputs included; None if fake tensors cannot follow the step.
     """
     import torch
 
-    module = fake.module
-    batch = [tensor for _, tensor in leaves([fake.inputs, fake.keywords])]
-    fixed = [*module.parameters(), *module.buffers(), *batch]
+    module, fixed = fake.module, fake.tensors()
     try:
         with silent_fakes(), mode, torch.enable_grad(), live_storages()(fixed) as live:
             output = module(*fake.inputs, **fake.keywords)
-            roots = chosen_results(output, returns).tensors if loss is None else [loss(output)]
+            roots = trained_results(output, returns).tensors if loss is None else [loss(output)]
             torch.autograd.backward(list(map(usual_loss(), roots)))
     except Exception:  # anything can happen in a user's model; the figure is for information only
         return None
     finally:
         module.zero_grad(set_to_none=True)
-    return sum({storage(one): storage_bytes(one) for one in fixed}.values()) + int(live.peak_bytes)
+    return total_bytes(fixed) + int(live.peak_bytes)

@@ -4,8 +4,6 @@ The graphs into which PyTorch divides a module are planned together, when it is 
 (evaluation after training, another shape, autocast) is planned alone, beside what the others hold by their plans.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Sequence
@@ -14,18 +12,17 @@ from typing import Literal, Protocol, runtime_checkable
 
 from remat_cli.errors import Infeasible, RematError, UsageError
 from remat_cli.frontends.torch.capture.capture import Calls, Captured
-from remat_cli.frontends.torch.capture.costs import CostModel
 from remat_cli.frontends.torch.capture.lower import lower
 from remat_cli.frontends.torch.capture.results import uses, with_tangents
 from remat_cli.frontends.torch.export import described
-from remat_cli.frontends.torch.inductor.library_calls import with_library_workspaces
-from remat_cli.frontends.torch.measure.memory import with_workspaces
+from remat_cli.frontends.torch.measure.costs import CostModel
+from remat_cli.frontends.torch.measure.memory import with_library_workspaces, with_workspaces
 from remat_cli.frontends.torch.reading import read_step
-from remat_cli.frontends.torch.tensors import storage, storage_bytes
-from remat_cli.frontends.torch.train.backend import Compiled, Unplanned, chosen, no_plan
-from remat_cli.frontends.torch.train.budget_split import Reservation, keep_all_graphs, plan_parts, saved_bytes
+from remat_cli.frontends.torch.tensors import total_bytes
+from remat_cli.frontends.torch.train.backend import Compiled, Unplanned, matching_plan, no_plan
+from remat_cli.frontends.torch.train.budget_split import Reservation, keep_all_graphs, plan_parts
 from remat_cli.frontends.torch.train.loop_assumptions import LossDemand, ResultUses, copied_bytes
-from remat_cli.frontends.torch.train.part_schedule import schedule_of
+from remat_cli.frontends.torch.train.part_schedule import Part, saved_by, schedule_of
 from remat_cli.frontends.torch.train.report import Fitted
 from remat_cli.frontends.torch.types import Device, Tensor
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
@@ -179,7 +176,7 @@ class ModulePlans:
             demand: What the loop asks of the results.
             held: The results that it still has when the backward pass begins; None for all.
         """
-        takes = None if demand is None else demand.chosen
+        takes = None if demand is None else demand.trained
         assumed = zip(captured, uses(captured, calls, takes, held), uses(captured, calls, takes), strict=True)
         for part, use, with_all_held in assumed:
             self.uses.assume(part, use, with_all_held)
@@ -192,7 +189,7 @@ class ModulePlans:
         plans, reservations = plan_parts(schedule, self.planner.settle(self.keep_all), self.planner)
         self.plans += plans
         for graph, plan, reservation in zip(self.part_graphs, plans, reservations, strict=True):
-            saved = saved_bytes(graph, plan.statements)
+            saved = saved_by(Part(graph), plan.statements).value_bytes
             self.parts.append(PartPlan(_operations(graph), _above_bytes(graph), reservation, saved))
 
     def _part_graph(self, captured: Captured, name: str, number: int) -> Graph:
@@ -235,7 +232,7 @@ class ModulePlans:
         Raises:
             RematError: If there is none, and the user has not asked for a warning.
         """
-        plan, reasons = chosen(compiled, self.plans)
+        plan, reasons = matching_plan(compiled, self.plans)
         if plan is not None:
             return plan
         # A step has refuted what its plan assumed: the graph is one that ``fit`` was given, and ``unknown`` is about
@@ -246,7 +243,7 @@ class ModulePlans:
             try:
                 return self._add(self._later_graph(compiled), make, compiled.before)
             except RematError as error:
-                if self.unknown == "plan" or (again and self.unknown != "warn"):
+                if self.unknown == "plan" or (again and self.unknown == "error"):
                     raise _later(error) from None
                 reasons = [error.message]
         self.refuse(reasons)
@@ -274,8 +271,8 @@ class ModulePlans:
         captured = compiled.captured
         holds = None if compiled.use is None else compiled.use.holds
         graph = lower(captured, self.costs.model.cost, f"graph {len(self.plans) + 1}", holds)
-        read = {storage(t): storage_bytes(t) for t in captured.tensors if isinstance(t, torch.nn.Parameter)}
-        fixed = graph.fixed_memory + compiled.copied_bytes + max(0, self.module_bytes - sum(read.values()))
+        read = total_bytes(one for one in captured.tensors if isinstance(one, torch.nn.Parameter))
+        fixed = graph.fixed_memory + compiled.copied_bytes + max(0, self.module_bytes - read)
         graph = described(graph, captured, self.costs.model, source="torch:compile", device=compiled.device)
         return self._prepared(replace(graph, fixed_memory=fixed))
 
@@ -338,7 +335,7 @@ def _profiled(graph: Graph, device: Device) -> Graph:
     import torch
 
     from remat_cli.frontends.captured.profiling import measure_operations
-    from remat_cli.frontends.torch.measure.profile import operation_bench
+    from remat_cli.frontends.torch.measure.benches import operation_bench
 
     current = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
     with torch.random.fork_rng(), current, operation_bench(read_step(graph), device.type, seed=0) as bench:

@@ -162,6 +162,11 @@ class Saved:
     inputs: frozenset[int] | None
     copied_bytes: int = 0
 
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of its values."""
+        return sum(self.values.values())
+
     def private_bytes(self, call: Call) -> int:
         """Bytes of what only ``call`` can hold."""
         return self.copied_bytes + sum(size for value, size in self.values.items() if value not in call.results)
@@ -230,7 +235,7 @@ def schedule_of(
     """
     model = captured[0].model
     module = _sizes([*model.module.parameters(), *model.module.buffers()])
-    common = _sizes([tensor for _, tensor in leaves([model.inputs, model.keywords])]) | module
+    common = _sizes(model.tensors())
     ordered = _ordered(captured, calls)
     times = Times([one.results for one in ordered])
     forward_only = _forward_only(calls, times, demand)
@@ -259,7 +264,7 @@ def schedule_of(
 
 def _ordered(captured: Sequence[Captured], calls: Calls) -> list[_PartCall]:
     """The calls of the parts, in order; a part that was not called comes last."""
-    pairs = zip(calls.made, calls.given, strict=True)
+    pairs = zip(calls.runs, calls.inputs, strict=True)
     ordered = [_PartCall(part, results, inputs) for (part, results), inputs in pairs if part is not None]
     called = {one.part for one in ordered}
     return ordered + [_PartCall(k, Results(), one.tensors) for k, one in enumerate(captured) if k not in called]
@@ -326,7 +331,7 @@ def _forward_only(calls: Calls, times: Times, demand: LossDemand | None) -> dict
     """The nodes of autograd that no gradient reaches, and the time of the last that is computed from their results."""
     if demand is None:
         return {}
-    reached = {node for node, _ in reached_by(demand.chosen.tensors)}
+    reached = {node for node, _ in reached_by(demand.trained.tensors)}
     return {node: time for node, time in times.last_uses(calls).items() if node not in reached}
 
 
@@ -347,7 +352,7 @@ def _gradients(
     for at, (call, one) in enumerate(zip(calls, ordered, strict=True)):
         sizes = parts[call.part].gradients if call.trains else {}
         residents += [_resident(one.inputs[position], size, at, times) for position, size in sizes.items()]
-    for tensor in () if demand is None else demand.chosen.tensors:
+    for tensor in () if demand is None else demand.trained.tensors:
         residents.append(_resident(tensor, storage_bytes(tensor), len(calls) - 0.5, times))
     return residents
 

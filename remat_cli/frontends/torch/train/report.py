@@ -1,7 +1,5 @@
 """What ``fit`` says of the module that it has planned: the memory of a step by plan, in eager mode, and at least."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from remat_cli.units import TIME_UNITS, format_bytes, format_duration

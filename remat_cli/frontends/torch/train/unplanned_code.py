@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from remat_cli.frontends.torch.capture.capture import Calls, Results, Tried
+from remat_cli.frontends.torch.capture.capture import Calls, PythonBackward, Results
 from remat_cli.frontends.torch.capture.random_state import undisturbed
 from remat_cli.frontends.torch.compat.autograd import (
     gradient_bytes,
@@ -132,10 +132,10 @@ def unplanned_code_of(
     for node, at in place.items():
         new = {storage(tensor): storage_bytes(tensor) for tensor in kept_by(node) if storage(tensor) not in seen}
         seen |= new.keys()
-        tried = calls.tried.get(node, Tried(0, ()))
-        running = max(sum(gradient_sizes(node)), measured.get(node, 0), tried.takes_bytes)
+        measured_whole = calls.python_backward.get(node, PythonBackward(0, ()))
+        running = max(sum(gradient_sizes(node)), measured.get(node, 0), measured_whole.takes_bytes)
         codes[at].operations.append(OperationBackward(new, running + waiting[node]))
-        for parameter in (*_parameters(node), *tried.parameters):
+        for parameter in (*_parameters(node), *measured_whole.parameters):
             codes[at].parameters[storage(parameter)] = storage_bytes(parameter)
         others = [other for other in node.next_functions if other[0] in times.calls or place.get(other[0], at) != at]
         codes[at].gradients += [(other, number, gradient_bytes(other, number)) for other, number in others]
@@ -195,8 +195,8 @@ def _measured(nodes: Sequence[AutogradNode], others: Collection[AutogradNode]) -
         kept = kept_by(node) if plain(node) else []
         return bool(kept) and all(tensor.device.type == "cpu" and not is_fake(tensor) for tensor in kept)
 
-    chosen = {node for node in nodes if measurable(node)}
-    if not chosen:
+    with_data = {node for node in nodes if measurable(node)}
+    if not with_data:
         return {}
     ordered = [node for node in sorted(nodes, key=made_at, reverse=True) if plain(node)]
     layouts = _Layouts({*others, *nodes}.difference(ordered))
@@ -218,7 +218,7 @@ def _measured(nodes: Sequence[AutogradNode], others: Collection[AutogradNode]) -
     with torch.no_grad():
         changes = changes_of(map(called, ordered))
     pairs = zip(ordered, changes, strict=True)
-    return {node: gradient_sizes(node)[0] + max(accumulate(own, initial=0)) for node, own in pairs if node in chosen}
+    return {node: gradient_sizes(node)[0] + max(accumulate(own, initial=0)) for node, own in pairs if node in with_data}
 
 
 class _Layouts:
@@ -282,7 +282,7 @@ def written_in_python(calls: Calls) -> list[AutogradNode]:
 
 def _inside(calls: Calls) -> set[AutogradNode]:
     """The nodes of compiled graphs."""
-    return {at[0] for _, results in calls.made for at in results.nodes if at is not None}
+    return {at[0] for _, results in calls.runs for at in results.nodes if at is not None}
 
 
 def _parameters(node: AutogradNode) -> list[Tensor]:
@@ -299,11 +299,11 @@ def measure_python_functions(calls: Calls, parameters: Sequence[Tensor]) -> list
     """
     untried: list[str] = []
     for node in written_in_python(calls):
-        tried = _tried(node, parameters) if _can_be_tried(node, parameters) else None
-        if tried is None:
+        measured = _measured_whole(node, parameters) if _can_be_tried(node, parameters) else None
+        if measured is None:
             untried.append(type(node).__name__.removesuffix("Backward"))
         else:
-            calls.tried[node] = tried
+            calls.python_backward[node] = measured
     return list(dict.fromkeys(untried))
 
 
@@ -314,7 +314,7 @@ def _can_be_tried(node: AutogradNode, parameters: Sequence[Tensor]) -> bool:
     return alone and all(t.device.type == "cpu" and not is_fake(t) for t in [*kept_by(node), *parameters])
 
 
-def _tried(node: AutogradNode, parameters: Sequence[Tensor]) -> Tried | None:
+def _measured_whole(node: AutogradNode, parameters: Sequence[Tensor]) -> PythonBackward | None:
     """What the backward pass of ``node`` needs; None if it does not stand alone."""
     import torch
 
@@ -337,7 +337,7 @@ def _tried(node: AutogradNode, parameters: Sequence[Tensor]) -> Tried | None:
         with_gradients = tuple(parameter for parameter in parameters if parameter.grad is not None)
     if failed:
         return None
-    return Tried(gradient_sizes(node)[0] + max(accumulate(changes, initial=0)), with_gradients)
+    return PythonBackward(gradient_sizes(node)[0] + max(accumulate(changes, initial=0)), with_gradients)
 
 
 @contextmanager

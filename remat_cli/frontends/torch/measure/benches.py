@@ -1,13 +1,13 @@
-"""Runs plans of a step with random weights and inputs, and measures their results, peak and time."""
-
-from __future__ import annotations
+"""Runs single operations and whole plans of a step on random numbers, and measures time, memory and results."""
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
+from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, host_facts, time_call
 from remat_cli.frontends.captured.running import ComparedTensor, MeasuredPlan, PlanBench, median_s
 from remat_cli.frontends.ran import Memory
 from remat_cli.frontends.torch.codec import dtype_named
@@ -16,14 +16,104 @@ from remat_cli.frontends.torch.execute.host_copies import CudaQueues
 from remat_cli.frontends.torch.execute.out_of_memory import memory_told
 from remat_cli.frontends.torch.execute.program import Program, Tangent, generator_state, program
 from remat_cli.frontends.torch.execute.strides import copied_bytes
-from remat_cli.frontends.torch.measure.allocator import footprint, start_libraries
-from remat_cli.frontends.torch.measure.memory import live_storages
-from remat_cli.frontends.torch.measure.operations import new_tensor, place_tensors, seeded
+from remat_cli.frontends.torch.measure.allocator import BLOCK_BYTES, footprint, start_libraries
+from remat_cli.frontends.torch.measure.memory import live_storages, workspaces
+from remat_cli.frontends.torch.measure.operations import Operations, new_tensor, place_tensors, seeded
+from remat_cli.frontends.torch.reading import read_padding
+from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.frontends.torch.types import Tensor
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.model import Compute, Plan, Statement
 from remat_cli.printable import printable
 from remat_cli.units import format_bytes
+
+_BLOCKS = {"cpu": 1, "cuda": BLOCK_BYTES}
+
+
+@contextmanager
+def operation_bench(step: Step, device: str, seed: int) -> Iterator[OperationBench]:
+    """What runs the operations of ``step`` one by one on ``device``, which exists.
+
+    Raises:
+        OutOfMemory: Within the context, if the device's memory is too small for an operation and its inputs.
+    """
+    where = "the inputs of an operation"
+    hint = "operations are run one by one, with their inputs: make room on the device, or profile a smaller batch"
+    with memory_told(device, where, hint):
+        if device == "cuda":
+            start_libraries()
+        yield TorchOperations(step, device, seed)
+
+
+class TorchOperations(OperationBench):
+    """The operations of a step, with random inputs."""
+
+    def __init__(self, step: Step, device: str, seed: int) -> None:
+        self.graph, self.device = step.graph, device
+        self._step, self._operations, self._block = step, Operations(step, device, seed), _BLOCKS[device]
+
+    def measured_nodes(self) -> Sequence[int]:
+        """All but the node that stands for the tangents."""
+        return [index for index in range(len(self.graph.nodes)) if index != self._step.tangents]
+
+    def kind(self, index: int) -> str:
+        """See :meth:`OperationBench.kind`."""
+        return self._operations.kind(index)
+
+    def measure(self, indices: Sequence[int], repeats: int, warmup: int) -> Iterator[MeasuredOperation]:
+        """See :meth:`OperationBench.measure`. The workspaces of all are measured first, in one session."""
+        for index, workspace in zip(indices, workspaces(self._operations, indices), strict=True):
+            yield replace(self.measure_one(index, repeats, warmup), workspace_bytes=workspace)
+
+    def measure_one(self, index: int, repeats: int, warmup: int) -> MeasuredOperation:
+        """See :meth:`OperationBench.measure_one`. Its workspace is measured apart."""
+        function = self._operations.prepared(index)
+        with self._operations.attempt(index):
+            result = function()
+            sizes = {item: storage_bytes(tensor) for item, tensor in tensors_in(result)}
+            del result
+            return MeasuredOperation(time_call(function, _wait(self.device), repeats, warmup), None, sizes)
+
+    def node(self, index: int, measured: MeasuredOperation | None, cheapest_us: float) -> Node:
+        """See :meth:`OperationBench.node`. Sizes are rounded up to whole blocks of the allocator."""
+        node = self.graph.nodes[index]
+        if measured is None:
+            return replace(node, cost=cheapest_us, outputs=tuple(map(self._blocks, node.outputs)))
+        operation, returned = self._step.operations[index], measured.returned_bytes
+        # A kernel may leave out what fake tensors promise: that of batch norm makes no gradient that is not asked for.
+        sizes = [max(returned.get(tensor.item, 0) for tensor in tensors) for tensors in operation.values]
+        return replace(
+            node,
+            cost=measured.timed.median_us,
+            outputs=tuple(map(self._blocks, sizes)),
+            workspace=max(measured.workspace_bytes or 0, copied_bytes(operation, self.device)),
+        )
+
+    def _blocks(self, size: int) -> int:
+        """``size`` rounded up to whole blocks."""
+        return -(-size // self._block) * self._block
+
+    def finished(self, graph: Graph) -> Graph:
+        """The measured graph with the padding of parameters and inputs in its fixed memory."""
+        padding = sum(-place.storage_bytes % self._block for place in self._step.given)
+        said = graph.metadata["profile"] | {"fixed_padding": padding}
+        fixed = graph.fixed_memory - read_padding(self.graph) + padding
+        return replace(graph, fixed_memory=fixed, metadata=graph.metadata | {"profile": said})
+
+    def machine(self) -> dict[str, Any]:
+        """See :meth:`OperationBench.machine`."""
+        import torch
+
+        version = {"torch": str(torch.__version__)}
+        if self.device == "cuda":
+            properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+            return version | {
+                "machine": properties.name,
+                "cuda": str(torch.version.cuda),
+                "cudnn": torch.backends.cudnn.version(),
+                "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+            }
+        return version | host_facts(torch.get_num_threads())
 
 
 @contextmanager
@@ -65,27 +155,26 @@ class TorchPlans(PlanBench):
         """See :meth:`PlanBench.memory`: with what the allocator of a GPU does, and saved states of generators."""
         cuda = self._device == "cuda"
         blocks = footprint(plan.graph, plan.statements) if cuda else None
+        times = Counter(one.node for one in plan.statements if isinstance(one, Compute))
+        repeated = sum(1 for k, operation in enumerate(self._step.operations) if operation.random and times[k] > 1)
         return replace(
             memory,
             predicted_blocks=None if blocks is None else blocks.allocated_bytes,
             predicted_reserved=None if blocks is None else blocks.reserved_bytes,
             reserved=None if memory.reserved is None else memory.reserved - (self._libraries_bytes or 0),
             libraries=self._libraries_bytes,
-            generator_states=generator_state(self._device)[0]().numel() * _repeated_random(self._step, plan),
+            generator_states=generator_state(self._device)[0]().numel() * repeated,
         )
 
     def measure(self, statements: Sequence[Statement], steps: int) -> MeasuredPlan:
         """Run once for results and memory, then ``steps`` times for the time."""
-        import torch
-
         runnable, tangents = program(self._step.graph, statements, self._device), self._tangents()
         results, highest, reserved, host = (self._on_cuda if self._device == "cuda" else self._on_cpu)(
             runnable, tangents
         )
         compared = [kept_tensor(name, tensor) for name, tensor in zip(result_names(self._step), results, strict=True)]
         del results
-        wait = torch.cuda.synchronize if self._device == "cuda" else lambda: None
-        taken = median_s(lambda: runnable.run(self._places, tangents), wait, steps)
+        taken = median_s(lambda: runnable.run(self._places, tangents), _wait(self._device), steps)
         return MeasuredPlan(compared, highest, taken, reserved_bytes=reserved, host_bytes=host)
 
     def _on_cpu(self, runnable: Program, tangents: Tangent) -> tuple[list[Tensor], int, None, int]:
@@ -155,7 +244,8 @@ def kept_tensor(name: str, tensor: Tensor) -> ComparedTensor:
     )
 
 
-def _repeated_random(step: Step, plan: Plan) -> int:
-    """Number of random operations that are computed more than once."""
-    times = Counter(s.node for s in plan.statements if isinstance(s, Compute))
-    return sum(1 for i, operation in enumerate(step.operations) if operation.random and times[i] > 1)
+def _wait(device: str) -> Callable[[], None]:
+    """What waits until ``device`` has done all that it was given."""
+    import torch
+
+    return torch.cuda.synchronize if device == "cuda" else lambda: None

@@ -25,6 +25,7 @@ from remat_cli.files import cache_folder, read_text
 from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.rates import DTYPES, PRODUCT, REQUIRED, Curve, Rates, kept_rates, processor, read_rates
 from remat_cli.frontends.torch.execute.out_of_memory import memory_told, out_of_memory
+from remat_cli.frontends.torch.types import Device, Operator, Tensor
 
 RATES = "REMAT_RATES"
 """Environment variable with a file of rates, which are taken instead of those of the device at hand."""
@@ -46,7 +47,7 @@ _CALLS = {"cpu": 1, "cuda": 10}
 """Calls between two looks at the clock. On CUDA they are launched without waiting for each, as those of a step are."""
 
 
-def device_rates(device: Any, tell: Tell = tell_stderr) -> Rates:
+def device_rates(device: Device | str, tell: Tell = tell_stderr) -> Rates:
     """The rates of a device that is here.
 
     In this order: the file that ``REMAT_RATES`` names; the rates that this process has seen, or an earlier one has kept
@@ -88,7 +89,7 @@ class DeviceKey:
     torch: str
 
     @classmethod
-    def of(cls, device: Any) -> DeviceKey:
+    def of(cls, device: Device | str) -> DeviceKey:
         """The device at hand."""
         import torch
 
@@ -172,7 +173,7 @@ class _Case:
     turns: int = 0
 
     @classmethod
-    def of(cls, kind: str, amount: float, operator: Any, *args: Any, **options: Any) -> _Case:
+    def of(cls, kind: str, amount: float, operator: Operator, *args: Any, **options: Any) -> _Case:
         """One call of an operator, bound beforehand: looking it up takes as long as launching it."""
         return cls(kind, amount, partial(operator, *args, **options))
 
@@ -207,14 +208,14 @@ def measure(device: str, limit_s: float = LIMIT_S) -> tuple[float, float, dict[s
     forked = [] if kind == "cpu" else [device]
     with torch.random.fork_rng(forked), torch.no_grad(), torch.autocast(kind, enabled=False):
         torch.manual_seed(0)
-        parts = (_elements, _kinds, _norms, _products, _others)
-        cases = [case for part in parts for case in part(device, _SIZES[kind])]
+        groups = (_elements, _kinds, _norms, _products, _others)
+        cases = [case for group in groups for case in group(device, _SIZES[kind])]
         _run(cases, device, deadline - _LARGE_SHARE * limit_s, (1 - _LARGE_SHARE) * limit_s / len(cases))
         # By itself, or the others would find the caches empty, and the memory that they need returned to the system.
         large = list(_large(device, _SIZES[kind]))
         _run(large, device, deadline, _LARGE_SHARE * limit_s)
     cases += large
-    rates = _found(cases)
+    rates = _rates_of(cases)
     if kind == "cuda":
         del cases, large
         torch.cuda.empty_cache()  # what it held is no longer the allocator's, or budgets would count it
@@ -267,7 +268,7 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def _found(cases: list[_Case]) -> tuple[float, float, dict[str, Curve]]:
+def _rates_of(cases: list[_Case]) -> tuple[float, float, dict[str, Curve]]:
     """The rates that follow from the times."""
     launch_s, view_s = (min(c.seconds / c.amount for c in cases if c.kind == kind) for kind in (_LAUNCH, _VIEW))
     plain_s = min(case.seconds for case in cases if case.kind == "stream")
@@ -282,7 +283,7 @@ def _found(cases: list[_Case]) -> tuple[float, float, dict[str, Curve]]:
     return round(1e6 * launch_s, 3), round(1e6 * view_s, 3), {k: tuple(sorted(curve)) for k, curve in per_s.items()}
 
 
-def _random(device: str) -> Callable[..., Any]:
+def _random(device: str) -> Callable[..., Tensor]:
     """Makes tensors of random numbers, whatever the user's default type."""
     import torch
 
@@ -401,7 +402,7 @@ def _others(device: str, sizes: _Sizes) -> Iterator[_Case]:
         yield from _attention(rand(sizes.batch, 4, length, width))
 
 
-def _attention(q: Any) -> Iterator[_Case]:
+def _attention(q: Tensor) -> Iterator[_Case]:
     """Attention forward and backward, by the kernels that PyTorch chooses on the device of the queries."""
     import torch
 

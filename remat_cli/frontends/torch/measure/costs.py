@@ -1,4 +1,4 @@
-"""What an operation has to do: FLOPs, bytes, elements; and how long that takes at the rates of a device.
+"""Costs of operations that are not measured one by one: FLOPs, or time at the rates of a device.
 
     time = launch + views + max(work of its kind / rate, bytes / bandwidth) + runs / rate
 
@@ -13,12 +13,18 @@ A group of operations that a compiler makes one loop of is launched once, and re
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
 
-from remat_cli.frontends.rates import Rates
+from remat_cli.frontends.messages import Tell, tell_stderr
+from remat_cli.frontends.rates import CostModel as CostModelOf
+from remat_cli.frontends.rates import Rates, named_costs
+from remat_cli.frontends.torch.capture.capture import Group
 from remat_cli.frontends.torch.compat.operators import flop_formula, is_operator
-from remat_cli.frontends.torch.types import FxNode, Tensor
+from remat_cli.frontends.torch.measure.rates import device_rates
+from remat_cli.frontends.torch.tensors import tensors_in
+from remat_cli.frontends.torch.types import Device, FxNode, Tensor
+
+CostModel = CostModelOf[FxNode]
 
 _BY_KIND = {
     "batched product": "bmm baddbmm",
@@ -61,32 +67,18 @@ _POINTWISE_TOO = frozenset({"clone", "_to_copy", "copy", "native_dropout_backwar
 """Operators that do pointwise work and do not say so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Operations that a compiler makes one loop of.
+def cost_model(text: str, device: Device | str = "cpu", tell: Tell = tell_stderr) -> CostModel:
+    """The cost model that ``device``, ``flops`` or ``roofline:NAME`` names.
 
-    Attributes:
-        root: The FX node whose result is stored.
-        members: All of them, ``root`` first.
-        reads: The FX nodes of the stored tensors that they read.
+    Args:
+        text: The name.
+        device: The device whose rates ``device`` stands for: ``cpu``, ``cuda``, or a device of PyTorch. It is here.
+        tell: Told that the device is measured, if it is.
+
+    Raises:
+        UsageError, InputError: See :func:`remat_cli.frontends.rates.named_costs`.
     """
-
-    root: FxNode
-    members: tuple[FxNode, ...]
-    reads: tuple[FxNode, ...]
-
-
-class Groups(Protocol):
-    """The groups of a joint graph: which operations a compiler makes one loop of.
-
-    Attributes:
-        inlined: The FX nodes whose results are not stored; each is computed in the loops of its readers.
-    """
-
-    inlined: set[FxNode]
-
-    def group(self, root: FxNode) -> Group:
-        """The group that stores the result of the FX node ``root``."""
+    return named_costs(text, flops, microseconds, partial(device_rates, device, tell), "PyTorch")
 
 
 def flops(node: FxNode) -> float:
@@ -103,17 +95,13 @@ def flops(node: FxNode) -> float:
 
 
 def microseconds(node: FxNode, rates: Rates) -> float:
-    """Microseconds of an operation at the rates of a device; above 0.
-
-    Args:
-        node: The FX node, or a group.
-        rates: The rates of where it runs.
-    """
+    """Microseconds of an operation, or a group, at the rates of a device; above 0."""
     if isinstance(node, Group):
         return _group_us(node, rates)
     own = _own_us(node, rates)
     streamed = rates.us("stream", _traffic(node)) or 0.0
-    return rates.launch_us + rates.view_us * _views(node) + max(own, streamed) + _walk_us(node, rates)
+    views = sum(1 for argument in node.all_input_nodes for _ in _chain(argument))
+    return rates.launch_us + rates.view_us * views + max(own, streamed) + _walk_us(node, rates)
 
 
 def _group_us(group: Group, rates: Rates) -> float:
@@ -227,11 +215,6 @@ def _is_pointwise(node: FxNode) -> bool:
     return is_operator(node.target) and (torch.Tag.pointwise in node.target.tags or _name(node) in _POINTWISE_TOO)
 
 
-def _views(node: FxNode) -> int:
-    """Views that are made for the arguments of an operation."""
-    return sum(1 for argument in node.all_input_nodes for _ in _chain(argument))
-
-
 def _chain(node: FxNode) -> Iterator[FxNode]:
     """The views between memory and a tensor that is read."""
     while is_operator(node.target) and node.target.is_view and node.all_input_nodes:
@@ -250,36 +233,23 @@ def _formula(node: FxNode) -> float:
     formula = flop_formula(node.target)
     if formula is None:
         return 0.0
-    values = _values(node.args), _values(node.kwargs)
-    return float(formula(*values[0], **values[1], out_val=node.meta["val"]))
-
-
-def _values(arguments: Any) -> Any:
-    """Arguments with the fake tensors in place of the FX nodes."""
     import torch
 
-    return torch.fx.map_arg(arguments, lambda node: node.meta["val"])
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+    return float(formula(*args, **kwargs, out_val=node.meta["val"]))
 
 
 def _read(node: FxNode) -> list[Tensor]:
-    return [tensor for argument in node.all_input_nodes for tensor in _flat(argument.meta.get("val"))]
+    return [tensor for argument in node.all_input_nodes for _, tensor in tensors_in(argument.meta.get("val"))]
 
 
 def _made(node: FxNode) -> list[Tensor]:
-    return _flat(node.meta.get("val"))
+    return [tensor for _, tensor in tensors_in(node.meta.get("val"))]
 
 
 def _bytes_of(node: FxNode) -> int:
     """Bytes of the tensors that an FX node makes."""
     return sum(map(_bytes, _made(node)))
-
-
-def _flat(value: Any) -> list[Tensor]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [item for item in value if isinstance(item, torch.Tensor)] if isinstance(value, list | tuple) else []
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -1,1 +1,0 @@
-"""Models written in PyTorch, one file per family; imported only when they are built."""
