@@ -53,9 +53,6 @@ def is_installed(package: str) -> bool:
 def require_drawing(format: str) -> None:
     """Refuse a page or a figure for which a package is missing, before the work for it begins.
 
-    Args:
-        format: ``html``, ``svg`` or ``png``; any other needs no package.
-
     Raises:
         UsageError: If one is missing.
     """

@@ -192,9 +192,7 @@ def require_stdout() -> None:
 def require_writable(path: str, *, option: str = "-o") -> None:
     """Refuse a target that :func:`write_text` could not write, before the work for it begins.
 
-    Args:
-        path: The target, or ``-``.
-        option: The option that named it, for the hint.
+    ``option`` named it, for the hint.
 
     Raises:
         UsageError: If the folder is not writable or cannot be made, or if the target is a folder itself.

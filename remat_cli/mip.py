@@ -143,9 +143,7 @@ class LinearModel:
     def with_block(self, block: Block, names: Sequence[str] = ()) -> LinearModel:
         """The model with the columns and rows of ``block`` appended.
 
-        Args:
-            block: Follows the columns of this model.
-            names: Of all columns.
+        ``names`` are those of all columns.
 
         Raises:
             ValueError: If the columns of an earlier block are missing.

@@ -16,12 +16,7 @@ _IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def printable(text: str, *, ascii_only: bool = False) -> str:
-    """``text`` on one line, with escapes for every character that would break the line or that a terminal obeys.
-
-    Args:
-        text: Any text. Text that is printable already does not change.
-        ascii_only: Whether to escape everything else beyond ASCII, too.
-    """
+    """``text`` on one line, with escapes for every character that would break the line or that a terminal obeys."""
     if text.isprintable() and (not ascii_only or text.isascii()):
         return text
     return "".join(
@@ -31,12 +26,7 @@ def printable(text: str, *, ascii_only: bool = False) -> str:
 
 
 def printable_lines(text: str, *, colours: bool = False) -> str:
-    """The same for text of several lines: line ends and tabs remain.
-
-    Args:
-        text: Any text.
-        colours: Whether the escape sequences of colours remain as well.
-    """
+    """The same for text of several lines: line ends and tabs remain."""
     if text.translate(_LAYOUT).isprintable():
         return text
     if colours:

@@ -57,11 +57,7 @@ def _safe(stream: TextIO | None, descriptor: int) -> TextIO:
 
 @contextmanager
 def redirected(*, quiet: bool = False) -> Iterator[None]:
-    """While inside, a command runs: what others print on standard output goes to standard error.
-
-    Args:
-        quiet: Drop it instead.
-    """
+    """While inside, a command runs: what others print on standard output goes to standard error."""
     global _own
     before, _own = _own, stdout()
     try:

@@ -110,10 +110,6 @@ def _bounded(amount: Fraction, text: str) -> Fraction:
 def require_unit(text: str, *, percent: bool = True) -> None:
     """Refuse a text in which a size or percentage is a bare number.
 
-    Args:
-        text: A size, a budget, or several budgets, as the parsers below accept them.
-        percent: Whether a percentage is possible, for the hint.
-
     Raises:
         UsageError: If a unit is missing; the hint spells out what may be meant.
     """

@@ -44,11 +44,6 @@ def find_config(start: Path) -> Path | None:
 def command_defaults(path: Path, command: click.Command, commands: Iterable[str]) -> dict[str, Any]:
     """The options of ``command`` that the file sets, for Click: values by the name of the parameter.
 
-    Args:
-        path: The file.
-        command: The command that runs.
-        commands: The names of all commands.
-
     Raises:
         InputError: If the file cannot be read, has a table for a command that does not exist, or sets an option that
             ``command`` does not have; with all these problems.

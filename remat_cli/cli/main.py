@@ -211,9 +211,7 @@ def _defect(error: Exception) -> int:
 def run(arguments: list[str] | None, *, started_s: float | None = None) -> int:
     """Run the command line and return its exit code.
 
-    Args:
-        arguments: The arguments after ``remat``; None for those of the process.
-        started_s: ``time.monotonic()`` from which time limits count; None for now.
+    Time limits count from ``started_s``, by ``time.monotonic()``.
     """
     session = Session() if started_s is None else Session(started_s)
     session.arguments = tuple(sys.argv[1:] if arguments is None else arguments)

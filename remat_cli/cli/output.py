@@ -62,9 +62,7 @@ class Output:
     def report(self, text: str, *, secondary: bool = False) -> None:
         """Print a report, which must end in a newline, or write it to the file.
 
-        Args:
-            text: The report.
-            secondary: Whether the answer is elsewhere, in a plan or in the exit code: then it is not printed if quiet.
+        It is ``secondary`` if the answer is elsewhere, in a plan or in the exit code: then it is not printed if quiet.
         """
         if self.file != "-":
             self.write(self.file, text)

@@ -216,10 +216,7 @@ def load_schema(name: str, version: int = 1) -> dict[str, Any]:
 def validate(document: Document, name: str, pointer: str = "") -> None:
     """Check ``document``, or the document inside it at the top-level field ``pointer``, against a schema.
 
-    Args:
-        document: The document.
-        name: One of :data:`KINDS`.
-        pointer: Where the document to check is: empty, or ``/graph`` for the graph in a plan.
+    ``name`` is one of :data:`KINDS`; ``pointer`` is empty, or ``/graph`` for the graph in a plan.
 
     Raises:
         InputError: With all problems, in the order of the document.

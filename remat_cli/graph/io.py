@@ -31,10 +31,6 @@ _AT_ONCE = 1000
 def load_graph(path: str, keys: NodeLinkKeys | None = None) -> Graph:
     """The graph in a file (``-`` for standard input): a graph document, or node-link JSON of networkx.
 
-    Args:
-        path: The file.
-        keys: Names of the attributes of node-link JSON; None for the default names.
-
     Raises:
         InputError: If the file does not contain a valid graph.
     """
@@ -47,9 +43,7 @@ def load_graph(path: str, keys: NodeLinkKeys | None = None) -> Graph:
 def graph_from_document(document: Document, pointer: str = "") -> Graph:
     """The graph that a document states.
 
-    Args:
-        document: A graph document, or one with a graph document inside.
-        pointer: Where the graph is: empty, or the pointer of a top-level field (``/graph``).
+    ``pointer`` is empty, or that of a top-level field with a graph document inside (``/graph``).
 
     Raises:
         InputError: With all violations of the schema, or, if there are none, of the rules that it cannot express.
@@ -359,13 +353,7 @@ def _check_sums(
 
 
 def origins(document: Document, graph: Graph, keys: NodeLinkKeys | None = None) -> list[str]:
-    """One line for each kind of fact: where ``document`` states it, and the default for the others.
-
-    Args:
-        document: A graph document or node-link JSON.
-        graph: The graph that it states.
-        keys: The names of the attributes of node-link JSON.
-    """
+    """One line for each kind of fact: where ``document`` states it, and the default for the others."""
     names = keys or NodeLinkKeys()
     linked = is_node_link(document)
     data = document.data

@@ -66,9 +66,7 @@ def modules_of(training: Training, *, whole: bool = False) -> list[Module]:
     module from a list of modules. Of modules with the same operations, such as a wrapper and what it wraps, there is
     only the outermost. The network as a whole is none of them: its backward pass begins with all of its values.
 
-    Args:
-        training: The graph.
-        whole: Whether all operations of a module run again, and as soon as its gradients begin, as with Keras.
+    If ``whole``, all operations of a module run again, and as soon as its gradients begin, as with Keras.
     """
     graph = training.graph
     paths = [module_of(node.id) for node in graph.nodes]

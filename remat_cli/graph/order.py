@@ -24,10 +24,6 @@ class Reordered:
 def reordered(graph: Graph, order: Sequence[int]) -> Reordered:
     """``graph`` as if its document listed the nodes in ``order``.
 
-    Args:
-        graph: The graph.
-        order: All nodes by index, each after the producers of its inputs.
-
     Raises:
         ValueError: If ``order`` is not a topological order of all nodes.
     """

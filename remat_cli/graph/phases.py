@@ -109,10 +109,7 @@ class Training:
 def _cut_vertices(around: Mapping[int, Sequence[int]], root: int, seen: dict[int, int]) -> Iterator[int]:
     """The cut vertices of the component of ``root``, some of them repeatedly (Hopcroft and Tarjan, 1973).
 
-    Args:
-        around: The neighbours of every node.
-        root: A node of the component.
-        seen: Nodes of other components; those of this one are added, numbered in the order of the search.
+    ``seen`` has the nodes of other components; those of this one are added, numbered in the order of the search.
     """
     seen[root] = len(seen)
     lowest = {root: seen[root]}

@@ -108,14 +108,7 @@ def plain_number(number: float) -> int | float:
 def report_later_inputs(
     fields: Fields, ids: Sequence[str], reads: Sequence[tuple[int, int]], later: Sequence[tuple[int, int, str]]
 ) -> None:
-    """Report inputs that a later node makes: a cycle, named node by node, or only the wrong order.
-
-    Args:
-        fields: Gets the problems.
-        ids: Id of every node.
-        reads: All (maker, reader) pairs of nodes.
-        later: Maker, reader and JSON pointer of the inputs in question.
-    """
+    """Report inputs that a later node makes: a cycle, named node by node, or only the wrong order."""
     readers: list[list[int]] = [[] for _ in ids]
     for maker, reader in reads:
         readers[maker].append(reader)

@@ -55,10 +55,7 @@ class _Frame:
 def load_yaml(text: str, source: str, places: dict[str, tuple[int, int]] | None = None) -> Any:
     """The data of a YAML text that holds one document.
 
-    Args:
-        text: The text.
-        source: Its name in messages.
-        places: If given, gets line and column (from 1) of every key and item, by JSON pointer.
+    ``places`` gets line and column (from 1) of every key and item, by JSON pointer.
 
     Raises:
         InputError: If the text is not YAML, or has something that JSON cannot express.

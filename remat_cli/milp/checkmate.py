@@ -199,11 +199,7 @@ class CheckmateModel:
 def build(graph: Graph, budget_bytes: int, formulation: Formulation, control: Control) -> CheckmateModel:
     """State the MILP and compile it to arrays.
 
-    Args:
-        graph: The graph.
-        budget_bytes: Fixed memory included; if the peak is minimised, used for scaling only.
-        formulation: The form of the MILP.
-        control: Checked while stating, and not while compiling.
+    If the peak is minimised, the budget is used for scaling only. ``control`` is checked while stating.
 
     Raises:
         LimitReached, Interrupted: If the control stops while the MILP is stated.

@@ -74,9 +74,6 @@ def compile_model(stated: Any) -> CompiledModel:
     The result equals that of Pyomo's ``LinearStandardFormCompiler``, number for number, without rows that always hold,
     and with last columns for the variables that it leaves out. It needs no SciPy.
 
-    Args:
-        stated: A ``ConcreteModel`` with one active objective, to be minimised.
-
     Raises:
         ValueError: If something is not linear.
     """

@@ -30,10 +30,7 @@ _MOST_TERMS = 100_000
 def build(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> LinearModel | Impossible | None:
     """The model, which minimises the cost of recomputation (C0 left out) in units of C0.
 
-    Args:
-        graph: The graph.
-        budget_bytes: Fixed memory included.
-        any_order: Whether the bound must hold for schedules in any topological order.
+    If ``any_order``, the bound holds for schedules in any topological order.
 
     Returns:
         The model; None if no stage is over the budget, so that the bound is C0; :data:`IMPOSSIBLE` if at some stage
@@ -60,10 +57,7 @@ def build(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> Linear
 def cover_rows(graph: Graph, budget_bytes: int, *, any_order: bool = False) -> list[tuple[int, dict[int, int]]]:
     """For every stage over the budget the bytes to free, and the bytes that each node can free, capped at that.
 
-    Args:
-        graph: The graph with its closing node.
-        budget_bytes: Fixed memory included.
-        any_order: Whether the rows must hold for schedules in any topological order.
+    If ``any_order``, the rows hold for schedules in any topological order; the graph has its closing node.
     """
     stages = enumerate(always_waiting(graph) if any_order else _waiting(graph))
     return _undominated([row for t, waiting in stages if (row := _row(graph, waiting, budget_bytes, t)) is not None])
@@ -134,12 +128,7 @@ class PriceModel:
 
 
 def price_model(graph: Graph, budget_bytes: int) -> PriceModel:
-    """The dual of the relaxed cover bound, to be minimised in units of C0.
-
-    Args:
-        graph: The graph with its closing node.
-        budget_bytes: Fixed memory included.
-    """
+    """The dual of the relaxed cover bound, to be minimised in units of C0; the graph has its closing node."""
     rows = cover_rows(graph, budget_bytes)
     scale = graph.total_cost or 1.0
     offered: dict[int, list[tuple[float, int]]] = {}
@@ -254,11 +243,6 @@ def build_running(graph: Graph, budget_bytes: int, control: Control) -> LinearMo
     the last to read. The rows are those of :func:`build` without the cap on a node that frees more than is needed: they
     have the same integer solutions and a slightly weaker relaxation. It minimises the cost of recomputation (C0 left
     out) in units of C0.
-
-    Args:
-        graph: The graph.
-        budget_bytes: Fixed memory included.
-        control: Checked while building.
 
     Returns:
         The model; None if no stage is over the budget, so that the bound is C0; :data:`IMPOSSIBLE` if at some stage

@@ -57,9 +57,7 @@ class FreeCuts:
     def model(self, t: int, *, integral: bool) -> LinearModel:
         """The model of the cut at node ``t``, in units of C0.
 
-        Args:
-            t: The node.
-            integral: Whether nodes are computed again as a whole.
+        If ``integral``, nodes are computed again as a whole.
         """
         return _Model(self, t).build(integral=integral)
 

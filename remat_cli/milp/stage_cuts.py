@@ -350,10 +350,7 @@ def _inside(stated: CutModel, k: int) -> Iterator[Row]:
 def missing_cuts(cuts: Sequence[Cut], t: int, i: int) -> list[Cut]:
     """The cuts that show the model a computation of node i in stage t, except those that are in ``cuts``.
 
-    Args:
-        cuts: Cuts of a model, ascending.
-        t: The stage.
-        i: The node: t for its first computation.
+    For t = i it is the first computation of the node.
 
     Returns:
         None are left if the model sees it already, or if the stage has a cut at another recomputation.

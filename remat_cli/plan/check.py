@@ -126,10 +126,7 @@ class Report(ShortRepr):
 def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "") -> Report:
     """Replay ``plan`` and compare it with a budget and with its own claim.
 
-    Args:
-        plan: The plan.
-        budget_bytes: Budget to check it against; None for the plan's own.
-        budget_text: That budget as the user wrote it.
+    ``budget_bytes`` replaces the plan's own budget, and ``budget_text`` is how the user wrote it.
     """
     budget = plan.budget_bytes if budget_bytes is None else budget_bytes
     result = replay(plan.graph, plan.statements, any_order=bool(plan.provenance.get("reorder", False)), host=plan.host)
@@ -308,11 +305,6 @@ def check_files(
     names: Sequence[str], load: Callable[[str], tuple[Plan, Document]], judge: Callable[[Plan], Report]
 ) -> list[Checked]:
     """Check every file of ``names``, each once, in the order of the names; one that cannot be read stops no other.
-
-    Args:
-        names: Names of files and folders, and patterns.
-        load: Reads a plan; raises InputError.
-        judge: Makes its report.
 
     Returns:
         One entry for each file, and one for each pattern or folder without any.

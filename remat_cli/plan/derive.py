@@ -16,11 +16,7 @@ def derive(
 ) -> tuple[Statement, ...]:
     """Statements of the schedule ``computes``, in time linear in its reads.
 
-    Args:
-        graph: The graph.
-        computes: Nodes by index, in the order in which they run.
-        held: Values whose last instance is freed only after the last compute.
-        copying: Copies to the host and back; None for none. With them nothing can be held.
+    ``held`` are values whose last instance is freed only after the last compute; with copies nothing can be held.
 
     Returns:
         Allocations right before each compute, frees right after it.

@@ -96,10 +96,7 @@ def beyond(
 
     An invalid plan, or one over its own budget, never may. No tolerance can be checked against an invalid old plan.
 
-    Args:
-        difference: The two plans; ``same_unit`` if a tolerance of the cost is given.
-        max_cost_increase: By how many percent the cost may grow; None for no limit.
-        max_peak_increase: By how many percent the peak may grow; None for no limit.
+    Limits are percentages; None for no limit. A limit of the cost needs ``same_unit``.
     """
     old, new = difference.old, difference.new
     findings = []

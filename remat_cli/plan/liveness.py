@@ -122,10 +122,7 @@ def heights(graph: Graph, computes: Sequence[int]) -> list[int]:
 def next_reads(graph: Graph, computes: Sequence[int], at: Collection[int]) -> dict[int, list[int]]:
     """The step that reads each value next, before each of the steps ``at``.
 
-    Args:
-        graph: The graph.
-        computes: Nodes by index, in the order in which they run.
-        at: Steps; the number of steps stands for the end.
+    Steps ``at`` may include the number of steps, which stands for the end.
 
     Returns:
         For each of ``at`` int[V]: the step that reads the value as it is there then, the number of steps for what

@@ -76,10 +76,6 @@ def is_frontier_advancing(graph: Graph, computes: Sequence[int]) -> bool:
 def straightened(graph: Graph, computes: Sequence[int]) -> tuple[int, ...]:
     """The frontier-advancing schedule that keeps what ``computes`` keeps from stage to stage.
 
-    Args:
-        graph: The graph.
-        computes: Any schedule in document order.
-
     Returns:
         A sequence that runs in every stage only the necessary recomputations, in document order. It costs no more; its
         peak may be higher.

@@ -136,11 +136,7 @@ def occupancy(graph: Graph, statements: Sequence[Statement], profile: Sequence[i
     If there are more statements, a moment stands for several neighbours. It has the exact bytes of the one with the
     most memory in use, so no maximum is lost.
 
-    Args:
-        graph: The graph.
-        statements: The plan, valid or not.
-        profile: Memory in use at each statement, from the replay; it selects the statement for each moment.
-        at_most: Largest number of moments.
+    ``profile`` is the memory in use at each statement, from the replay; it selects the statement for each moment.
     """
     each = max(1, -(-len(statements) // at_most))
     memory = _Memory(graph, fetched=fetched_registers(statements))

@@ -190,11 +190,6 @@ class _Clock:
 def timing(graph: Graph, statements: Sequence[Statement], host: Host) -> Timing:
     """Replay the three queues, in time linear in the statements and their reads.
 
-    Args:
-        graph: The graph; its costs are times.
-        statements: The plan.
-        host: Bandwidths and latency.
-
     Raises:
         UsageError: If costs are not times.
     """

@@ -285,11 +285,7 @@ def replay(
 ) -> Replay:
     """Replay ``statements`` in time linear in their number and their reads.
 
-    Args:
-        graph: The graph of the plan.
-        statements: The plan.
-        any_order: Whether first computations may leave the document order.
-        host: The host for which the plan was made; None for none. Without one, copies are faults.
+    If ``any_order``, first computations may leave the document order. Without a host, copies are faults.
 
     Returns:
         The result. A faulty statement is a finding, and the replay continues.

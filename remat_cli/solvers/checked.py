@@ -23,13 +23,9 @@ _UNIT = float(np.finfo(np.float64).eps)
 def solve_around(request: Request, solve: Callable[[Request], Outcome]) -> Outcome:
     """Begin the log, answer models that need no solver, and pass the others to ``solve`` with a well-scaled objective.
 
-    Solvers accept reduced costs of -1e-7. With costs in units of the whole graph's cost that is more than some
-    columns cost: CBC and GLPK then "prove" bounds above the optimum (1.000447 for 1.000130 on VGG16 at 60%, with
-    5,550 columns). The factor is a power of two, so that nothing is rounded.
-
-    Args:
-        request: The task.
-        solve: Solves the scaled request.
+    Solvers accept reduced costs of -1e-7. With costs in units of the whole graph's cost that is more than some columns
+    cost: CBC and GLPK then "prove" bounds above the optimum (1.000447 for 1.000130 on VGG16 at 60%, with 5,550
+    columns). The factor is a power of two, so that nothing is rounded.
     """
     _note(request, f"a model of {request.model.columns} columns and {request.model.rows} rows, gap {request.gap:g}")
     done = without_solving(request)

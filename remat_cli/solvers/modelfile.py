@@ -27,11 +27,7 @@ def write_model(model: LinearModel, path: Path, *, named: bool = True, note: str
     Columns get the names ``model.column_names`` (characters that a format cannot express become ``_``), or ``c0``,
     ``c1``, ... without ``named`` or without names. Rows are ``r0``, ``r1``, ...
 
-    Args:
-        model: The model.
-        path: The file.
-        named: Whether to use the model's column names.
-        note: A comment for the first line; ASCII.
+    If ``named``, columns have the model's names. ``note`` is a comment for the first line; ASCII.
 
     Raises:
         UsageError: If the suffix is neither, or the file cannot be written.

@@ -78,11 +78,7 @@ _COUNTS = ("parameters", "GMAC")
 
 
 def readme(graphs: dict[str, Graph]) -> str:
-    """The page that describes the files.
-
-    Args:
-        graphs: File name to graph, in the order of the page.
-    """
+    """The page that describes the files."""
     numbers = len(_HEADER) - 2 + len(_COUNTS)
     rows = [[*_HEADER, *_COUNTS], ["---", "---", *["---:"] * numbers]]
     rows += [_row(file, graph) for file, graph in graphs.items()]
@@ -113,9 +109,6 @@ def _size(count: int) -> str:
 
 def documents(directory: Path) -> dict[str, str]:
     """The text of every generated file by name, ``README.md`` included.
-
-    Args:
-        directory: Where the hand-written files are.
 
     Raises:
         RematError: If a hand-written file is missing or wrong.

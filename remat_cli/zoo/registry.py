@@ -56,10 +56,6 @@ def architecture(spec_text: str) -> Architecture:
 def build_graph(spec_text: str, costs: CostModel = FLOPS) -> Graph:
     """The graph of a specification such as ``vgg16{batch=256,backward=operator}``.
 
-    Args:
-        spec_text: The specification.
-        costs: What a node costs.
-
     Raises:
         UsageError: If there is no such architecture, an option is unknown or out of range, or the architecture has no
             other costs than its own.

@@ -129,11 +129,7 @@ def to_graph(network: Network, backward: Backward, *, costs: CostModel = FLOPS, 
 
     Fixed memory is the network's inputs and its parameters, for training also the parameters' gradients.
 
-    Args:
-        network: The forward pass and the loss; without a backward pass, the inputs of the loss are the result.
-        backward: The rule.
-        costs: What a node costs.
-        metadata: The graph's metadata.
+    Without a backward pass, the inputs of the loss are the result.
 
     Raises:
         ValueError: If nothing reads a layer, or there is no loss.

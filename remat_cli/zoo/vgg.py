@@ -25,14 +25,7 @@ VGG16_CONVOLUTIONS = (2, 2, 3, 3, 3)
 
 
 def vgg_stage(x: Tensor, stage: int, convolutions: int, *, fused: bool) -> Tensor:
-    """One stage (from 1): convolutions with ReLU, and a pool that halves the image.
-
-    Args:
-        x: Input.
-        stage: Number of the stage.
-        convolutions: How many.
-        fused: ReLU inside the convolution, or a layer of its own.
-    """
+    """One stage (from 1): convolutions with ReLU, and a pool that halves the image."""
     for k in range(1, convolutions + 1):
         x = conv2d_relu(f"conv{stage}_{k}", f"relu{stage}_{k}", x, FILTERS[stage - 1], 3, fused=fused)
     return max_pool(f"pool{stage}", x, 2, stride=2)
