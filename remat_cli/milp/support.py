@@ -26,7 +26,7 @@ def support_within(graph: Graph, depth: float) -> Support:
     recomputed, if the readers in between have a total length of at most ``depth``. A reader has length 1, or a quarter
     if it costs less than a twentieth of the mean, so that chains of nearly free nodes may be long.
 
-    The graph has its closing node. ``depth`` is 0 for the stages of the readers alone, and infinity for every stage that
+    The graph has its closing node. ``depth`` is 0 for the stages of the readers alone, infinity for every stage that
     could be useful.
     """
     mean = graph.total_cost / max(1, len(graph.nodes))

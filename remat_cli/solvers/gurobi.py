@@ -9,7 +9,6 @@ import ctypes
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,12 +26,11 @@ from remat_cli.solvers.base import (
     Request,
     Solver,
     SolverLog,
-    SolverProgress,
     Termination,
     installed_package,
 )
-from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
-from remat_cli.solvers.worker import Call
+from remat_cli.solvers.checked import failed, solve_around, stop_reason
+from remat_cli.solvers.worker import EmbeddedRun
 from remat_cli.tolerances import ABSOLUTE_GAP, FEASIBILITY
 
 _LICENCE_HINT = Worded(
@@ -167,31 +165,21 @@ def _environment(gurobi: Any) -> Iterator[Any]:
         yield environment
 
 
-class _Run:
+class _Run(EmbeddedRun):
     """One run of Gurobi."""
 
     def __init__(self, solver: Gurobi, request: Request, gurobi: Any, log: SolverLog) -> None:
-        self.solver = solver
-        self.request = request
+        super().__init__(solver, request, log)
+        self.options = solver
         self.gurobi = gurobi
-        self.log = log
-        self.started_s = time.monotonic()
-        self.stop = threading.Event()
         self.silent = threading.Event()
-        self.best: Floats | None = None
-        self.bound: float | None = None
         self.columns: list[Any] = []
         self.row_of = np.array([], dtype=np.int64)
         self.ctrl_c = _CtrlC()
 
     def outcome(self, environment: Any) -> Outcome:
         model = self._model(environment)
-        call = Call(lambda: self._solve(model), self.stop.set, self.silent.set)
-        result = call.wait(self.request.control)
-        if result is None:
-            self.log.note("Gurobi did not stop when told to; it was abandoned, and its best solution so far is used")
-            return self._answer(stop_reason(self.request.control), self.best, self.bound, None)
-        return result
+        return self.waited(lambda: self._solve(model), self.silent.set)
 
     def _model(self, environment: Any) -> Any:
         given, request = self.request.model, self.request
@@ -211,7 +199,7 @@ class _Run:
         return model
 
     def _parameters(self) -> dict[str, Any]:
-        request, solver = self.request, self.solver
+        request, solver = self.request, self.options
         parameters: dict[str, Any] = {
             "LogToConsole": 0,
             "OutputFlag": 1,  # the log goes to the message callback
@@ -247,18 +235,16 @@ class _Run:
             self.log.write(model.cbGet(codes.MSG_STRING))
         elif where == codes.MIPSOL:
             self.best = np.array(model.cbGetSolution(self.columns), dtype=np.float64)
-            self._report(model.cbGet(codes.MIPSOL_OBJBND), model.cbGet(codes.MIPSOL_NODCNT), self.best)
+            self._news(model.cbGet(codes.MIPSOL_OBJBND), model.cbGet(codes.MIPSOL_NODCNT), self.best)
         elif where == codes.MIP:
-            self._report(model.cbGet(codes.MIP_OBJBND), model.cbGet(codes.MIP_NODCNT), None)
+            self._news(model.cbGet(codes.MIP_OBJBND), model.cbGet(codes.MIP_NODCNT), None)
 
-    def _report(self, bound: float, nodes: float, values: Floats | None) -> None:
+    def _news(self, bound: float, nodes: float, values: Floats | None) -> None:
         news = _finite(bound)
         if values is None and news == self.bound:
             return  # the MIP callback comes many times a second
         self.bound = news
-        if self.request.on_progress is not None:
-            objective = None if self.best is None else self.request.model.objective(self.best)
-            self.request.on_progress(SolverProgress(objective, self.bound, values, int(nodes)))
+        self.report(values, int(nodes))
 
     def _read(self, model: Any) -> Outcome:
         termination = _ENDINGS.get(model.Status)
@@ -278,27 +264,8 @@ class _Run:
         duals: Floats | None = None
         if optimal and not integer:
             duals = np.bincount(self.row_of, weights=model.Pi, minlength=self.request.model.rows).astype(np.float64)
-        return self._answer(termination, values, bound, int(model.NodeCount) if integer else None, duals)
-
-    def _answer(
-        self,
-        termination: Termination,
-        values: Floats | None,
-        bound: float | None,
-        nodes: int | None,
-        duals: Floats | None = None,
-    ) -> Outcome:
-        return outcome(
-            self.solver,
-            self.request,
-            termination,
-            values=values,
-            bound=bound,
-            started_s=self.started_s,
-            duals=duals,
-            nodes=nodes,
-            log=self.log.text(),
-        )
+        self.nodes = int(model.NodeCount) if integer else None
+        return self.answer(termination, values, bound, duals)
 
 
 class _CtrlC:

@@ -4,8 +4,6 @@ The arrays are passed directly; no file is written. ``run()`` works in a thread 
 deadline reach it through its interrupt callbacks, and the best solution is kept.
 """
 
-import threading
-import time
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -20,12 +18,11 @@ from remat_cli.solvers.base import (
     Request,
     Solver,
     SolverLog,
-    SolverProgress,
     Termination,
     installed_package,
 )
-from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
-from remat_cli.solvers.worker import Call
+from remat_cli.solvers.checked import failed, solve_around, stop_reason
+from remat_cli.solvers.worker import EmbeddedRun
 from remat_cli.tolerances import ABSOLUTE_GAP, FEASIBILITY, FEASIBILITY_LEAST, SAME_OBJECTIVE
 
 _HINT = "pip install highspy"
@@ -127,20 +124,14 @@ def _joined(misled: Outcome, again: Outcome) -> Outcome:
     return replace(again, values=misled.values, objective=misled.objective, wall_s=wall_s)
 
 
-class _Run:
-    """One run of HiGHS: the results of its callbacks, and how it ended."""
+class _Run(EmbeddedRun):
+    """One run of HiGHS."""
 
     def __init__(self, solver: Highs, request: Request, highspy: Any, log: SolverLog) -> None:
-        self.solver = solver
-        self.request = request
+        super().__init__(solver, request, log)
+        self.options = solver
         self.highspy = highspy
-        self.log = log
-        self.started_s = time.monotonic()
-        self.stop = threading.Event()
-        self.best: Floats | None = None
         self.misled = False
-        self.bound: float | None = None
-        self.nodes: int | None = None
 
     def outcome(self) -> Outcome:
         highs = _silent(self.highspy)
@@ -153,15 +144,10 @@ class _Run:
             start.col_value = self.request.start.tolist()
             if highs.setSolution(start) == self.highspy.HighsStatus.kError:
                 self.log.note("HiGHS refuses the start; it is ignored")
-        call = Call(lambda: self._solve(highs), self.stop.set, lambda: self._silence(highs))
-        result = call.wait(self.request.control)
-        if result is None:
-            self.log.note("HiGHS did not stop when told to; it was abandoned, and its best solution so far is used")
-            return self._answer(stop_reason(self.request.control), self.best, self.bound)
-        return result
+        return self.waited(lambda: self._solve(highs), lambda: self._silence(highs))
 
     def _set_options(self, highs: Any) -> None:
-        request, solver = self.request, self.solver
+        request, solver = self.request, self.options
         remaining_s = request.control.remaining_s()
         options: dict[str, Any] = {
             "output_flag": True,  # the log goes to the logging callback, see _silent
@@ -210,9 +196,7 @@ class _Run:
         data = event.data_out
         self.bound = _finite(data.mip_dual_bound)
         self.nodes = int(data.mip_node_count)
-        if self.request.on_progress is not None:
-            objective = None if self.best is None else self.request.model.objective(self.best)
-            self.request.on_progress(SolverProgress(objective, self.bound, values, self.nodes))
+        self.report(values, self.nodes)
 
     def _solve(self, highs: Any) -> Outcome:
         """All calls of HiGHS, in the solver's own thread."""
@@ -240,14 +224,14 @@ class _Run:
         elif self.best is not None:
             values = self.best
         if termination in {Termination.INFEASIBLE, Termination.UNBOUNDED, Termination.INFEASIBLE_OR_UNBOUNDED}:
-            return self._answer(termination, None, None)
+            return self.answer(termination, None, None)
         if self.request.model.integer.any():
             self.nodes = int(info.mip_node_count)
             self.misled = self._is_misled(values, float(info.objective_function_value))
-            return self._answer(termination, values, _finite(info.mip_dual_bound))
+            return self.answer(termination, values, _finite(info.mip_dual_bound))
         optimal = termination is Termination.OPTIMAL
         duals = np.array(highs.getSolution().row_dual, dtype=np.float64) if optimal else None
-        return self._answer(termination, values, float(info.objective_function_value) if optimal else None, duals)
+        return self.answer(termination, values, float(info.objective_function_value) if optimal else None, duals)
 
     def _is_misled(self, values: Floats | None, claimed: float) -> bool:
         """Whether the objective that HiGHS claims is not that of its own solution.
@@ -259,21 +243,6 @@ class _Run:
             return False
         true = self.request.model.objective(values)
         return abs(claimed - true) > SAME_OBJECTIVE * max(1.0, abs(true))
-
-    def _answer(
-        self, termination: Termination, values: Floats | None, bound: float | None, duals: Floats | None = None
-    ) -> Outcome:
-        return outcome(
-            self.solver,
-            self.request,
-            termination,
-            values=values,
-            bound=bound,
-            started_s=self.started_s,
-            duals=duals,
-            nodes=self.nodes,
-            log=self.log.text(),
-        )
 
 
 def _finite(value: float) -> float | None:

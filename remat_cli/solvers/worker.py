@@ -1,4 +1,4 @@
-"""Running an embedded solver in a thread, so that it can be stopped, and abandoned if it does not stop."""
+"""Runs of an embedded solver in a thread, so that it can be stopped, and abandoned if it does not stop."""
 
 import atexit
 import threading
@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from remat_cli.control import Control
+from remat_cli.mip import Floats
+from remat_cli.solvers.base import Outcome, Request, Solver, SolverLog, SolverProgress, Termination
+from remat_cli.solvers.checked import outcome, stop_reason
 
 T = TypeVar("T")
 
@@ -79,6 +82,56 @@ class Call(Generic[T]):
             if self._done.wait(POLL_S):
                 return
         _abandoned.append((self._done, self._silence))
+
+
+class EmbeddedRun:
+    """One run of an embedded solver: what its callbacks have found so far, and how it ended.
+
+    Attributes:
+        stop: Set when the solver should stop.
+        best: Its best solution.
+        bound: Its bound.
+        nodes: Branch-and-bound nodes.
+    """
+
+    def __init__(self, solver: Solver, request: Request, log: SolverLog) -> None:
+        self.solver, self.request, self.log = solver, request, log
+        self.started_s = time.monotonic()
+        self.stop = threading.Event()
+        self.best: Floats | None = None
+        self.bound: float | None = None
+        self.nodes: int | None = None
+
+    def waited(self, work: Callable[[], Outcome], silence: Callable[[], None]) -> Outcome:
+        """The outcome of ``work``, made in a thread; the best found so far if the solver does not stop when told."""
+        result = Call(work, self.stop.set, silence).wait(self.request.control)
+        if result is not None:
+            return result
+        title = self.solver.title
+        self.log.note(f"{title} did not stop when told to; it was abandoned, and its best solution so far is used")
+        return self.answer(stop_reason(self.request.control), self.best, self.bound)
+
+    def report(self, values: Floats | None, nodes: int) -> None:
+        """Report progress; ``values`` is a new solution."""
+        if self.request.on_progress is not None:
+            objective = None if self.best is None else self.request.model.objective(self.best)
+            self.request.on_progress(SolverProgress(objective, self.bound, values, nodes))
+
+    def answer(
+        self, termination: Termination, values: Floats | None, bound: float | None, duals: Floats | None = None
+    ) -> Outcome:
+        """The checked outcome."""
+        return outcome(
+            self.solver,
+            self.request,
+            termination,
+            values=values,
+            bound=bound,
+            started_s=self.started_s,
+            duals=duals,
+            nodes=self.nodes,
+            log=self.log.text(),
+        )
 
 
 @atexit.register
