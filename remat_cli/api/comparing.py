@@ -15,7 +15,7 @@ from remat_cli.planning import comparison
 from remat_cli.planning.executors import Executor
 from remat_cli.planning.options import Limits
 from remat_cli.spec import split_specs
-from remat_cli.strategies.base import Needs, Strategy
+from remat_cli.strategies.base import Needs
 from remat_cli.strategies.registry import STRATEGIES
 from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_budgets, as_size, parse_bandwidths
@@ -194,10 +194,6 @@ def _strategies(value: Iterable[str] | str, *, host: bool) -> list[str]:
     if isinstance(value, str):
         if value != "all":
             return split_specs(value)
-        return [name for name in STRATEGIES.names() if _fits(STRATEGIES.load(name), host=host)]
+        classes = [(name, STRATEGIES.load(name)) for name in STRATEGIES.names()]
+        return [name for name, kind in classes if (kind.copies if host else kind.needs is not Needs.HOST)]
     return list(value) if isinstance(value, Iterable) else [value]
-
-
-def _fits(strategy: type[Strategy], *, host: bool) -> bool:
-    """Whether a strategy can be asked with a host, or without."""
-    return strategy.copies if host else strategy.needs is not Needs.HOST

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -65,28 +66,13 @@ class _Spec(_ParamType):
         return [CompletionItem(name) for name in self._names() if name.startswith(incomplete)]
 
 
-def _strategy_names() -> list[str]:
-    from remat_cli.strategies.registry import STRATEGIES
-
-    return STRATEGIES.names()
-
-
-def _solver_names() -> list[str]:
-    from remat_cli.solvers.registry import SOLVERS
-
-    return SOLVERS.names()
+def _names(module: str, table: str) -> Callable[[], list[str]]:
+    """The names in a registry, which is imported when they are asked for."""
+    return lambda: getattr(import_module(module), table).names()
 
 
 def _budget_or_none(text: str) -> Budget | str:
     return "none" if text.strip().lower() == "none" else as_budget(text)
-
-
-def _budgets(text: str) -> tuple[Budget, ...]:
-    return tuple(as_budgets(text))
-
-
-def _size(text: str) -> int:
-    return as_size(text, "size")
 
 
 def _batches(text: str) -> tuple[int, ...]:
@@ -115,12 +101,12 @@ PERCENT = _Parsed("percentage", parse_percentage)
 SHARE = _Parsed("share", parse_share)
 BUDGET = _Parsed("budget", as_budget)
 BUDGET_OR_NONE = _Parsed("budget", _budget_or_none)
-SIZE = _Parsed("size", _size)
+SIZE = _Parsed("size", lambda text: as_size(text, "size"))
 BANDWIDTHS = _Parsed("bandwidth", parse_bandwidths)
-BUDGETS = _Parsed("budgets", _budgets)
+BUDGETS = _Parsed("budgets", lambda text: tuple(as_budgets(text)))
 DURATION = _Parsed("duration", parse_duration)
-STRATEGY = _Spec("strategy", _strategy_names)
-SOLVER = _Spec("solver", _solver_names)
+STRATEGY = _Spec("strategy", _names("remat_cli.strategies.registry", "STRATEGIES"))
+SOLVER = _Spec("solver", _names("remat_cli.solvers.registry", "SOLVERS"))
 DEVICE = click.Choice(["cpu", "cuda", "gpu"])
 """The devices of all frameworks; each refuses those that it does not know."""
 READABLE = click.Path(allow_dash=True)

@@ -135,18 +135,14 @@ def solve_several(
 
     assert options.started_s is not None
     line = ProgressLine(graph.total_cost, options.started_s)
+    # One budget at a time for each thread or core; one alone if it writes a model or a log.
+    alone = options.write_model is not None or options.solver_log is not None
+    jobs = 1 if alone else options.threads or usable_cores()
     with showing(line, quiet=out.quiet):
-        curve = solve_curve(graph, budgets, options, jobs=_jobs(options), dask=given["dask"], listener=line.update)
+        curve = solve_curve(graph, budgets, options, jobs=jobs, dask=given["dask"], listener=line.update)
     with interruptible(Control()):  # there are plans: the first Ctrl-C comes too late
         _report_curve(curve, _write_plans(curve, pattern, out), out, given["format"], cdn=given["cdn"])
     return _curve_code(curve, require_optimal=require_optimal)
-
-
-def _jobs(options: SolveOptions) -> int:
-    """How many budgets to solve at a time: one per thread or core; one alone if it writes a model or a log."""
-    if options.write_model is not None or options.solver_log is not None:
-        return 1
-    return options.threads or usable_cores()
 
 
 def _write_plans(curve: Curve, pattern: str, out: Output) -> list[CurveRow]:

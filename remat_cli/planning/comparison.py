@@ -64,7 +64,8 @@ def compare(
     cells = _cells(strategies, budgets, no_remat_peak(graph))
     file = ResultsFile(execution.results, facts_of(graph, limits), execution.note)
     saved = file.read()
-    done = {cell: _as_asked(saved[_mark(cell)], cell) for cell in cells if _mark(cell) in saved}
+    # A row of an earlier run has the budget as it is written now.
+    done = {cell: replace(saved[_mark(cell)], budget=cell.budget) for cell in cells if _mark(cell) in saved}
     left = {_mark(cell): cell for cell in cells if cell not in done}
     executor = execution.executor or LocalExecutor()
     with interruptible(control):
@@ -181,8 +182,3 @@ def _cells(strategies: Iterable[str], budgets: Iterable[Budget], peak: int) -> l
 
 def _mark(cell: Cell) -> tuple[str, int]:
     return cell.strategy, cell.budget_bytes
-
-
-def _as_asked(row: Row, cell: Cell) -> Row:
-    """A row of an earlier run, with the budget as it is written now."""
-    return replace(row, budget=cell.budget)

@@ -123,14 +123,12 @@ class Coordinator:
     def run(self) -> dict[int, Outcome]:
         """Run searches until every budget is closed or the time is over; how those for each budget ended."""
         control = self.runs.control
-        for budget in tuple(self.assignment.budgets):
-            self._send(budget)
-            self._close_if_proven(budget)
+        self._send_all()
         while self.assignment.budgets and not control.stopping():
             self._assign()
             for event in self.cluster.events():
                 self._take(event)
-            self._pass_on()
+            self._send_all()
         self._end()
         return self.outcomes
 
@@ -170,11 +168,12 @@ class Coordinator:
             if outcome is not Outcome.TIME_LIMIT:
                 self._close(run.budget_bytes, outcome)
 
-    def _pass_on(self) -> None:
-        """Send to the searches for every open budget what is new for them."""
+    def _send_all(self) -> None:
+        """Send to the searches for every open budget what is new for them, and close those that are proven."""
         for budget in tuple(self.assignment.budgets):
             self._send(budget)
-            self._close_if_proven(budget)
+            if self.runs.pool.proven_within(budget, max(NOTHING_LEFT, self.runs.job.context.gap)):
+                self._close(budget, Outcome.FINISHED)
 
     def _send(self, budget: int, *, closed: bool = False) -> None:
         entry = self.runs.pool.within(budget)
@@ -183,10 +182,6 @@ class Coordinator:
         if update != self.updates.get(budget):
             self.updates[budget] = update
             self.cluster.send(budget, update)
-
-    def _close_if_proven(self, budget: int) -> None:
-        if self.runs.pool.proven_within(budget, max(NOTHING_LEFT, self.runs.job.context.gap)):
-            self._close(budget, Outcome.FINISHED)
 
     def _close(self, budget: int, outcome: Outcome) -> None:
         self.outcomes[budget] = outcome

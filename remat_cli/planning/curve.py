@@ -174,7 +174,9 @@ class _CurveSearch:
             rest = [b for b in possible[self._smallest_with_plan(possible) :] if b not in self.outcomes]
             for k, budget in enumerate(rest):
                 self.run_budget(budget, self.runs.first_of(len(rest) - k + 1, self._quick_s))
-        self._long_runs([budget for budget in possible if self._open(budget)])
+        # A longer run may find more for a budget that had no run yet, or whose latest ended at the time limit.
+        limited = Outcome.TIME_LIMIT
+        self._long_runs([budget for budget in possible if self.outcomes.get(budget, limited) is limited])
 
     def run_on_cluster(self, address: str) -> None:
         """Search on the workers of a Dask cluster."""
@@ -265,10 +267,6 @@ class _CurveSearch:
             self.run_budget(budget, self.runs.first_of(len(missing) - k))
             if self.runs.pool.within(budget) is None:
                 return  # the smaller budgets are harder still
-
-    def _open(self, budget: int) -> bool:
-        """Whether a longer run may find more: the budget had no run yet, or its latest ended at the time limit."""
-        return self.outcomes.get(budget, Outcome.TIME_LIMIT) is Outcome.TIME_LIMIT
 
     def run_budget(self, budget: int, clock: Control) -> None:
         """Run the strategy for a budget, unless time is over or its plan is proven optimal."""

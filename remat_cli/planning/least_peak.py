@@ -17,7 +17,6 @@ from remat_cli.planning.solved import Solved, replayed
 from remat_cli.running import Abandoned, interruptible, run
 from remat_cli.strategies.annealing.squeeze import squeeze
 from remat_cli.strategies.base import Found, NotFound, Schedule, Task
-from remat_cli.strategies.objective import Objective
 from remat_cli.strategies.published.opener import OPENING_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
 
@@ -68,23 +67,20 @@ def _search(graph: Graph, options: SolveOptions, listener: Callable[[Progress], 
             ),
         )
     pool = SolutionPool(graph, host)
-    descent = _Descent(PooledRuns(job, pool), _plain_bounds(pool.objective))
+    # Bounds that need no search; with copies the largest working set alone.
+    bounds, least = [PeakClaim(peak_bound(graph).bytes, Scope.ANY_ORDER)], pool.objective.least_peak_bytes
+    if least is not None:
+        bounds.append(PeakClaim(least, Scope.DOCUMENT_ORDER))
+    descent = _Descent(PooledRuns(job, pool), bounds)
     with interruptible(job.context.control):
         if host is not None:
             descent.halve()
         else:
             descent.search()
         ending = descent.cheapen()
-        least = pool.schedules[0]
-        answer = replace(least.found, bounds=pool.bounds_at(least.peak_bytes))
-        return replayed(job, Task(graph, least.peak_bytes, host=host), answer, ending, None, least=descent.claim())
-
-
-def _plain_bounds(objective: Objective) -> list[PeakClaim]:
-    """Bounds on every peak that need no search; with copies the largest working set alone."""
-    any_order = PeakClaim(peak_bound(objective.graph).bytes, Scope.ANY_ORDER)
-    least = objective.least_peak_bytes
-    return [any_order] if least is None else [any_order, PeakClaim(least, Scope.DOCUMENT_ORDER)]
+        lowest = pool.schedules[0]
+        answer = replace(lowest.found, bounds=pool.bounds_at(lowest.peak_bytes))
+        return replayed(job, Task(graph, lowest.peak_bytes, host=host), answer, ending, None, least=descent.claim())
 
 
 @dataclass(slots=True)

@@ -92,7 +92,10 @@ class MaxBatch:
 
     def facts(self) -> BatchFacts:
         """The facts for a report."""
-        replay = None if self.solved is None else self.solved.report.replay
+        replay, peak = None if self.solved is None else self.solved.report.replay, None
+        if replay is not None:  # at the graph's own batch
+            fixed = self.graph.fixed_memory
+            peak = fixed + -(-(replay.peak_bytes - fixed) * self.found // self.graph_batch)
         return BatchFacts(
             memory_bytes=self.memory_bytes,
             most_cost=self.most_cost,
@@ -101,7 +104,7 @@ class MaxBatch:
             impossible=self.impossible,
             scope=self.scope,
             graph_batch=self.graph_batch,
-            peak_bytes=None if replay is None else self._peak_at(replay.peak_bytes),
+            peak_bytes=peak,
             cost=None if replay is None else replay.time,
             strategy=None if self.solved is None else self.solved.plan.strategy,
             tried=self.tried,
@@ -109,11 +112,6 @@ class MaxBatch:
             given=self.given,
             refuted=self.refuted,
         )
-
-    def _peak_at(self, peak_bytes: int) -> int:
-        """The peak at batch ``found`` of a plan that peaks at ``peak_bytes`` at the graph's own batch."""
-        fixed = self.graph.fixed_memory
-        return fixed + -(-(peak_bytes - fixed) * self.found // self.graph_batch)
 
 
 _PROPORTION = "times and bytes of one batch then hold for every other in proportion"

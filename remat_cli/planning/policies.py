@@ -53,6 +53,11 @@ class Policy:
 
     def document(self) -> dict[str, Any]:
         """As JSON values."""
+        best = None
+        if self.best is not None:
+            plan, claim = self.best.plan, self.best.plan.claim
+            best = {"cost": claim.cost, "lower_bound": claim.lower_bound, "scope": claim.scope.value}
+            best["strategy"] = plan.strategy
         return {
             "schema": "remat-policy/1",
             "tool": self.tool,
@@ -71,14 +76,9 @@ class Policy:
                 {"tool": name, "cost": plan.claim.cost, "lower_bound": plan.claim.lower_bound}
                 for name, plan in self.others
             ],
-            "best": None if self.best is None else _claim(self.best.plan),
+            "best": best,
             "snippet": self.snippet,
         }
-
-
-def _claim(plan: Plan) -> dict[str, Any]:
-    claim = plan.claim
-    return {"cost": claim.cost, "lower_bound": claim.lower_bound, "scope": claim.scope.value, "strategy": plan.strategy}
 
 
 def policy(
@@ -105,19 +105,16 @@ def policy(
     solved = solve(tool.memory(graph), limit, first, listener=listener)
     others = _others(graph, limit, tool, asked, listener)
     anything = replace(asked, strategy="auto", started_s=began_s)
+    # The search for the best of all starts from the tool's plan, whose graph may hold more than ``graph`` does.
+    schedule = priced(graph, [s.node for s in solved.plan.statements if isinstance(s, Compute)])
+    found = Found(Schedule(schedule.computes), exhausted=False, maker=solved.plan.strategy)
+    near = (WarmStart(found, schedule.cost, schedule.peak_bytes),)
     try:
-        best: Solved | None = solve(graph, limit, anything, listener=listener, near=_starts(graph, solved.plan))
+        best: Solved | None = solve(graph, limit, anything, listener=listener, near=near)
     except LimitReached:
         best = None
     chosen = Chosen.of(graph, solved.plan)
     return Policy(to, graph, solved, chosen.settings, _candidates(graph, tool), tool.snippet(chosen), others, best)
-
-
-def _starts(graph: Graph, plan: Plan) -> tuple[WarmStart, ...]:
-    """The schedule of a plan, whose graph may hold more than ``graph`` does, for other strategies to start from."""
-    schedule = priced(graph, [s.node for s in plan.statements if isinstance(s, Compute)])
-    found = Found(Schedule(schedule.computes), exhausted=False, maker=plan.strategy)
-    return (WarmStart(found, schedule.cost, schedule.peak_bytes),)
 
 
 def _others(

@@ -26,23 +26,19 @@ def batch_text(facts: BatchFacts, graph: Graph, style: Style) -> str:
         f": the largest batch within {format_bytes(facts.memory_bytes)} at {allowed} is ",
         (f"{facts.found:,}" if facts.found else "none", "bold green" if facts.found else "bold red"),
     )
-    rows = [("without", f"{facts.without:,} fit without recomputation{_times(facts)}")]
+    times = ""
+    if facts.without and facts.found:
+        times = f"; the plan takes {facts.found / facts.without:.2f} times as many"
+    rows = [("without", f"{facts.without:,} fit without recomputation{times}")]
     if facts.cost is not None and facts.peak_bytes is not None:
         over = f", {format_percent(facts.cost / base - 1)} over no-remat" if base > 0 else ""
         rows.append(("plan", f"peak {exact_bytes(facts.peak_bytes)}{over}, by {facts.strategy}"))
     if len(facts.given) != 1:
         rows.append(("graphs", _graphs(facts)))
     rows.append(("larger", _certainty(facts)))
-    rows.append(("search", f"{_tried(facts)}; {facts.outcome}"))
+    tried = ", ".join(f"{batch:,}" for batch in facts.tried) or "none"
+    rows.append(("search", f"batches tried: {tried}; {facts.outcome}"))
     return render(style, head, "", fields(rows, style))
-
-
-def _times(facts: BatchFacts) -> str:
-    return f"; the plan takes {facts.found / facts.without:.2f} times as many" if facts.without and facts.found else ""
-
-
-def _tried(facts: BatchFacts) -> str:
-    return "batches tried: " + (", ".join(f"{batch:,}" for batch in facts.tried) or "none")
 
 
 def _certainty(facts: BatchFacts) -> str:

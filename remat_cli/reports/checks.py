@@ -164,16 +164,13 @@ def checks_github(plans: Sequence[Checked]) -> str:
 
 def command(name: str, message: str, **properties: str | int | None) -> str:
     """The workflow command ``::name key=value,...::message``, escaped for GitHub; None values are left out."""
-    pairs = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items() if value is not None)
+    texts = {key: _data(str(value)) for key, value in properties.items() if value is not None}
+    pairs = ",".join(f"{key}={text.replace(':', '%3A').replace(',', '%2C')}" for key, text in texts.items())
     return f"::{name}{' ' if pairs else ''}{pairs}::{_data(message)}"
 
 
 def _data(text: str) -> str:
     return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def checks_junit(plans: Sequence[Checked]) -> str:
@@ -196,14 +193,14 @@ def _document(suites: Sequence[ElementTree.Element]) -> str:
 
 
 def _unreadable(checked: Checked) -> ElementTree.Element:
-    name = _clean(checked.name)
+    name = printable(checked.name)
     suite = ElementTree.Element("testsuite", name=name, tests="1", failures="0", errors="1", skipped="0")
     case = ElementTree.SubElement(suite, "testcase", classname=name, name="readable")
     lines = [problem.text(checked.name) for problem in checked.problems[:SHOWN_PROBLEMS]]
     if len(checked.problems) > SHOWN_PROBLEMS:
         lines.append(f"and {len(checked.problems) - SHOWN_PROBLEMS} more")
-    error = ElementTree.SubElement(case, "error", message=_clean(lines[0]), type="unreadable")
-    error.text = "\n".join(map(_clean, lines))
+    error = ElementTree.SubElement(case, "error", message=printable(lines[0]), type="unreadable")
+    error.text = "\n".join(map(printable, lines))
     return suite
 
 
@@ -212,7 +209,7 @@ def _suite(report: Report, plan_path: str) -> ElementTree.Element:
     budget = [f for f in report.findings if f.code == OVER_BUDGET]
     claim = [f for f in report.findings if f.code.startswith("claimed-")]
     plan = [f for f in report.findings if f.code != OVER_BUDGET and not f.code.startswith("claimed-")]
-    suite = ElementTree.Element("testsuite", name=_clean(plan_path))
+    suite = ElementTree.Element("testsuite", name=printable(plan_path))
     cost = cost_words(report.replay.time, report.graph.cost_unit)
     failed = [
         _case(suite, plan_path, "valid plan", plan, f"cost {cost}, {overhead_words(report)}"),
@@ -228,25 +225,20 @@ def _case(
     suite: ElementTree.Element, path: str, name: str, findings: Sequence[Finding], output: str, *, skipped: bool = False
 ) -> bool:
     """Add a test case; it fails if a finding is an error. Warnings go to its output, after ``output``."""
-    case = ElementTree.SubElement(suite, "testcase", classname=_clean(path), name=name)
+    case = ElementTree.SubElement(suite, "testcase", classname=printable(path), name=name)
     errors = [f for f in findings if f.severity is Severity.ERROR]
     if errors:
         message = errors[0].message if len(errors) == 1 else f"{count(len(errors), 'error')}: {errors[0].message}"
-        failure = ElementTree.SubElement(case, "failure", message=_clean(message), type=_clean(errors[0].code))
+        failure = ElementTree.SubElement(case, "failure", message=printable(message), type=printable(errors[0].code))
         lines = [f"{f.code}: {f.message}" for f in errors[:SHOWN_PROBLEMS]]
         if len(errors) > SHOWN_PROBLEMS:
             lines.append(f"and {len(errors) - SHOWN_PROBLEMS} more")
-        failure.text = "\n".join(map(_clean, lines))
+        failure.text = "\n".join(map(printable, lines))
     if skipped:
-        ElementTree.SubElement(case, "skipped", message=_clean(output))
+        ElementTree.SubElement(case, "skipped", message=printable(output))
     lines = [output, *(f"warning: {f.message}" for f in findings if f.severity is not Severity.ERROR)]
-    ElementTree.SubElement(case, "system-out").text = "\n".join(map(_clean, lines))
+    ElementTree.SubElement(case, "system-out").text = "\n".join(map(printable, lines))
     return bool(errors)
-
-
-def _clean(text: str) -> str:
-    """One line of text that XML 1.0 can express and that a terminal may show."""
-    return printable(text)
 
 
 UNREADABLE = "unreadable"
@@ -292,10 +284,12 @@ def plans_sarif(plans: Sequence[Checked]) -> str:
     """One run with a result for every finding and every problem; plans without any are only listed as artifacts."""
     results = []
     for checked in plans:
-        if checked.report is None:
-            results += [_problem(checked, problem) for problem in checked.problems]
-        else:
-            results += [_finding(checked, finding) for finding in checked.report.findings]
+        for problem in checked.problems if checked.report is None else ():
+            place = None if problem.line is None else (problem.line, problem.column or 1)
+            results.append(_result(checked, UNREADABLE, "error", _problem_words(problem), place))
+        for finding in () if checked.report is None else checked.report.findings:
+            place = None if finding.statement is None else checked.place_of(finding.statement)
+            results.append(_result(checked, finding.code, finding.severity.value, finding.message, place))
     used = sorted({str(result["ruleId"]) for result in results})
     driver = {
         "name": "remat",
@@ -316,16 +310,6 @@ def plans_sarif(plans: Sequence[Checked]) -> str:
 def _problem_words(problem: Problem) -> str:
     words = ": ".join(part for part in (problem.pointer, problem.message) if part)
     return words + (f" ({on_command_line(problem.hint)})" if problem.hint else "")
-
-
-def _finding(checked: Checked, finding: Finding) -> dict[str, Any]:
-    place = None if finding.statement is None else checked.place_of(finding.statement)
-    return _result(checked, finding.code, finding.severity.value, finding.message, place)
-
-
-def _problem(checked: Checked, problem: Problem) -> dict[str, Any]:
-    place = None if problem.line is None else (problem.line, problem.column or 1)
-    return _result(checked, UNREADABLE, "error", _problem_words(problem), place)
 
 
 def _result(checked: Checked, code: str, level: str, words: str, place: tuple[int, int] | None) -> dict[str, Any]:

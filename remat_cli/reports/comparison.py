@@ -76,9 +76,12 @@ class _Line:
 
 def _table(comparison: Comparison, budgets: Sequence[tuple[str, int]], style: Style) -> Table[_Line]:
     """Cost over no-remat of every strategy at ``budgets``, and below them what is proven."""
-    best = {amount: _least_cost(comparison, amount) for _, amount in budgets}
+    best: dict[int, float] = {}
+    for row in comparison.rows:
+        if row.cost is not None:
+            best[row.budget_bytes] = min(row.cost, best.get(row.budget_bytes, row.cost))
     lines = [
-        _Line(strategy, [_cell(comparison.row(strategy, amount), best[amount], style) for _, amount in budgets])
+        _Line(strategy, [_cell(comparison.row(strategy, amount), best.get(amount), style) for _, amount in budgets])
         for strategy in comparison.strategies
     ]
     base = comparison.graph.total_cost
@@ -100,11 +103,6 @@ def _budget_columns(budgets: Sequence[tuple[str, int]]) -> list[Column[_Line]]:
         )
 
     return [column(k, text, amount) for k, (text, amount) in enumerate(budgets)]
-
-
-def _least_cost(comparison: Comparison, amount: int) -> float | None:
-    costs = [row.cost for row in comparison.rows if row.budget_bytes == amount and row.cost is not None]
-    return min(costs, default=None)
 
 
 def _cell(row: Row, best: float | None, style: Style) -> tuple[str, str]:

@@ -96,13 +96,18 @@ def _summary(graph: Graph, rows: Sequence[CurveRow], style: Style, wall_s: float
 
 def _table(rows: Sequence[CurveRow]) -> Table[CurveRow]:
     """Budget as asked and in bytes, peak, overhead, status, least overhead, gap; bars show the overhead."""
+
+    def least_overhead(report: Report) -> float:
+        base = report.graph.total_cost
+        return report.claim.lower_bound / base - 1 if base > 0 else 0.0
+
     columns: list[Column[CurveRow]] = [
         Column("budget", attrgetter("asked"), numeric=False),
         Column("in bytes", attrgetter("budget_bytes"), size_column),
         Column("peak", _of_plan(lambda report: report.replay.peak_bytes), size_column),
         Column("overhead", _of_plan(attrgetter("overhead")), each(percent_over)),
         Column("proven", attrgetter("status")),
-        Column("at least", _of_plan(_least_overhead), each(percent_over)),
+        Column("at least", _of_plan(least_overhead), each(percent_over)),
         Column("gap", _of_plan(attrgetter("gap")), each(percent_gap)),
     ]
     if all(not row.asked.endswith("%") for row in rows):  # asked in bytes
@@ -115,11 +120,6 @@ def _table(rows: Sequence[CurveRow]) -> Table[CurveRow]:
 def _of_plan(value: Callable[[Report], Any]) -> Callable[[CurveRow], Any]:
     """A value of a row's report; None for a row without a plan."""
     return lambda row: None if row.report is None else value(row.report)
-
-
-def _least_overhead(report: Report) -> float:
-    base = report.graph.total_cost
-    return report.claim.lower_bound / base - 1 if base > 0 else 0.0
 
 
 def _scopes(rows: Sequence[CurveRow], style: Style) -> list[RenderableType]:

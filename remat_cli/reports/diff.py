@@ -137,7 +137,7 @@ def _facts_table(difference: Difference, old_title: str, new_title: str) -> Tabl
     if old.graph.name != new.graph.name:
         rows.append(("graph", old.graph.name, new.graph.name, ""))
     rows.append(("verdict", verdict(old), verdict(new), ""))
-    rows.append(("budget", *(_bytes_or(r.budget_bytes) for r in sides), ""))
+    rows.append(("budget", *("none" if r.budget_bytes is None else format_bytes(r.budget_bytes) for r in sides), ""))
     rows.append(("peak", *(format_bytes(r.replay.peak_bytes) for r in sides), percent_change(difference.peak_increase)))
     costs = [cost_words(r.replay.time, r.graph.cost_unit) for r in sides]
     rows.append(("cost", *costs, percent_change(difference.cost_increase) if difference.same_unit else ""))
@@ -147,7 +147,8 @@ def _facts_table(difference: Difference, old_title: str, new_title: str) -> Tabl
     rows.append(("computations", *(f"{n:,}" for n in times), f"{more:+,}" if more else "="))
     rows.append(("made by", old.strategy, new.strategy, ""))
     rows.append(("claim", *(f"{r.claim.status.value}, {r.claim.scope.value}" for r in sides), ""))
-    rows.append(("lower bound", *(_bound(r) for r in sides), ""))
+    bounds = [(r.claim.lower_bound, r.graph.cost_unit) for r in sides]
+    rows.append(("lower bound", *(cost_words(bound, unit) if bound > 0 else "none" for bound, unit in bounds), ""))
     return Table(text_columns("", old_title, new_title, "change"), rows)
 
 
@@ -160,15 +161,6 @@ def _nodes_table(nodes: Sequence[Recomputation], difference: Difference) -> Tabl
         Column("cost", lambda r: _extra(r, difference)),
     ]
     return Table(columns, nodes)
-
-
-def _bytes_or(number: int | None) -> str:
-    return "none" if number is None else format_bytes(number)
-
-
-def _bound(report: Report) -> str:
-    bound = report.claim.lower_bound
-    return cost_words(bound, report.graph.cost_unit) if bound > 0 else "none"
 
 
 def _kinds(difference: Difference) -> list[tuple[str, tuple[Recomputation, ...]]]:

@@ -156,7 +156,7 @@ def _budgets(summary: GraphSummary, style: Style) -> list[RenderableType]:
     hints = summary.budgets
     sizes = size_column([hint.bytes for hint in hints])
     rows = [
-        (percent_words(hint), size, f"{hint.bytes:,} bytes", _note(hint, summary.bound_bytes))
+        (f"{hint.percent:.4g}%", size, f"{hint.bytes:,} bytes", _note(hint, summary.bound_bytes))
         for hint, size in zip(hints, sizes, strict=True)
     ]
     widths = [max(len(row[k]) for row in rows) for k in range(3)]
@@ -168,11 +168,6 @@ def _budgets(summary: GraphSummary, style: Style) -> list[RenderableType]:
             line = f"  {left}  {middle}  {row[3]}".rstrip()
         lines.append(Text(line, style="" if hint.possible else "dim"))
     return lines
-
-
-def percent_words(hint: BudgetHint) -> str:
-    """``80%`` or ``57.6%``."""
-    return f"{hint.percent:.4g}%"
 
 
 def _note(hint: BudgetHint, bound_bytes: int) -> str:

@@ -25,9 +25,11 @@ def policy_text(policy: Mapping[str, Any], style: Style) -> str:
         (_over(policy["cost"], base), "bold"),
         " over no-remat",
     )
+    peak, budget = policy["peak_memory"], policy["budget"]
+    within = "any" if budget is None else format_bytes(budget)
     rows = [
         ("graph", style.clean(policy["graph"] or "graph")),
-        ("peak", f"{_peak(policy)} of {_budget(policy)}"),
+        ("peak", f"{'not known' if peak is None else format_bytes(peak)} of {within}"),
         (policy["tool"], _over(policy["cost"], base) + _proof(policy, base)),
         *((other["tool"], _over(other["cost"], base) + _proof(other, base)) for other in policy["others"]),
         ("any plan", _best(policy["best"], base)),
@@ -61,14 +63,6 @@ def _listed(policy: Mapping[str, Any]) -> str:
     names = policy["settings"]
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def _peak(policy: Mapping[str, Any]) -> str:
-    return "not known" if policy["peak_memory"] is None else format_bytes(policy["peak_memory"])
-
-
-def _budget(policy: Mapping[str, Any]) -> str:
-    return format_bytes(policy["budget"]) if policy["budget"] is not None else "any"
 
 
 def _proof(claim: Mapping[str, Any], base: float) -> str:

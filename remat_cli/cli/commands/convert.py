@@ -137,7 +137,10 @@ def _read(
                 hint="leave them out, or give a .onnx or .pt2 file, a dump of torch.fx, or HLO text",
             )
         document = read_source(file)
-        return document if kind_of(document) == "plan" else _graph(document, keys)
+        if kind_of(document) == "plan":
+            return document
+        graph = graph_of(document, keys)
+        return graph, origins(document, graph, None if keys is None else node_link_keys(keys))
     if keys is not None:
         raise UsageError("--keys is for node-link graphs, but this is a model", hint="leave it out")
     found = import_model(file, format, wishes)
@@ -154,12 +157,6 @@ def _plan_text(document: Document, target: _Format, keys: str | None) -> tuple[s
     if target == "node-link":
         raise UsageError("node-link JSON is for graphs, but this is a plan", hint="use --to json, yaml or dot")
     return document_text(plan_to_document(plan), target), []
-
-
-def _graph(document: Document, keys: str | None) -> tuple[Graph, list[str]]:
-    """The graph, and where its costs and sizes come from."""
-    graph = graph_of(document, keys)
-    return graph, origins(document, graph, None if keys is None else node_link_keys(keys))
 
 
 def _measured(graph: Graph, costs: str, scale: bool) -> tuple[Graph, list[str]]:

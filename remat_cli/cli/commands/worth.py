@@ -71,6 +71,11 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
     out = Output(options["color"], options["quiet"], file=options["output"])
     model = read_graph(graph, options["keys"])
     limits = params.solve_options(options, Limits)
+
+    def report(row: Row, done: int, whole: int) -> None:
+        cell = f"{row.strategy} at {row.budget}: {row.ended.value}, {format_duration(row.wall_s)}"
+        complain(printable(f"{done}/{whole}  {cell}"))
+
     result = worth(
         model,
         budgets,
@@ -80,7 +85,7 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
         memory=options["host_memory"],
         executor=LocalExecutor(options["jobs"] or usable_cores()),
         results=options["results"],
-        listener=None if out.quiet else _said,
+        listener=None if out.quiet else report,
         note=out.note,
     )
     text = formatted(result, format, out.style(), current().command_line(), cdn=options["cdn"])
@@ -91,10 +96,3 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
     if result.interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.OK if any(offer.both is not None for offer in result.offers) else ExitCode.NO
-
-
-def _said(row: Row, done: int, whole: int) -> None:
-    """Report a finished plan on stderr."""
-    complain(
-        printable(f"{done}/{whole}  {row.strategy} at {row.budget}: {row.ended.value}, {format_duration(row.wall_s)}")
-    )

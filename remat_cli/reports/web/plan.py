@@ -152,11 +152,8 @@ def _timeline(report: Report, plan: Plan) -> list[Section]:
         numbers=_timeline_table(report, usage),
         numbers_title="Memory over time in numbers",
     )
-    return [Section("Memory over time", note, (chart,)), Section("Why the peak is here", _why(report, plan))]
-
-
-def _why(report: Report, plan: Plan) -> str:
-    return why_peak(report, plan.statements, _WORDS).removeprefix("Why: ")
+    why = why_peak(report, plan.statements, _WORDS).removeprefix("Why: ")
+    return [Section("Memory over time", note, (chart,)), Section("Why the peak is here", why)]
 
 
 def _timeline_traces(report: Report, usage: Occupancy) -> list[dict[str, Any]]:
