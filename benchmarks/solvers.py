@@ -84,8 +84,7 @@ def solved(spec: str, budget: int, solver: str, times: int) -> dict[str, Any]:
     from remat_cli.errors import LicenceLimit
     from remat_cli.milp.checkmate import Formulation, build
     from remat_cli.solvers.base import Outcome, Request
-    from remat_cli.solvers.registry import solver_from_spec
-    from remat_cli.solvers.selfcheck import check_solver
+    from remat_cli.solvers.registry import check_solver, solver_from_spec
     from remat_cli.zoo.registry import build_graph
 
     adapter = solver_from_spec(solver)

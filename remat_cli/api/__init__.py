@@ -72,7 +72,10 @@ if TYPE_CHECKING:
     from remat_cli.plan.comparison import Comparison as Comparison
     from remat_cli.plan.comparison import Ended as Ended
     from remat_cli.plan.comparison import Linked as Linked
+    from remat_cli.plan.comparison import Offer as Offer
     from remat_cli.plan.comparison import Row as Row
+    from remat_cli.plan.comparison import Slope as Slope
+    from remat_cli.plan.comparison import Worth as Worth
     from remat_cli.plan.difference import Difference as Difference
     from remat_cli.plan.explanation import Explanation as Explanation
     from remat_cli.plan.host import Host as Host
@@ -81,9 +84,6 @@ if TYPE_CHECKING:
     from remat_cli.plan.model import Plan as Plan
     from remat_cli.plan.model import Scope as Scope
     from remat_cli.plan.replay import Finding as Finding
-    from remat_cli.plan.sensitivity import Offer as Offer
-    from remat_cli.plan.sensitivity import Slope as Slope
-    from remat_cli.plan.sensitivity import Worth as Worth
     from remat_cli.planning.curve import Curve as Curve
     from remat_cli.planning.curve import Point as Point
     from remat_cli.planning.curve import PointStatus as PointStatus
@@ -140,13 +140,12 @@ else:
         "remat_cli.frontends.torch.train.report": ("Fitted",),
         "remat_cli.graph.model": ("Graph", "Node", "Phase"),
         "remat_cli.plan.check": ("Report",),
-        "remat_cli.plan.comparison": ("Comparison", "Ended", "Linked", "Row"),
+        "remat_cli.plan.comparison": ("Comparison", "Ended", "Linked", "Offer", "Row", "Slope", "Worth"),
         "remat_cli.plan.difference": ("Difference",),
         "remat_cli.plan.explanation": ("Explanation",),
         "remat_cli.plan.host": ("Host",),
         "remat_cli.plan.model": ("Claim", "ClaimStatus", "Plan", "Scope"),
         "remat_cli.plan.replay": ("Finding",),
-        "remat_cli.plan.sensitivity": ("Offer", "Slope", "Worth"),
         "remat_cli.planning.curve": ("Curve", "Point", "PointStatus"),
         "remat_cli.planning.executors": ("DaskExecutor", "LocalExecutor"),
         "remat_cli.planning.max_batch": ("MaxBatch",),

@@ -8,9 +8,8 @@ from remat_cli.api.arguments import as_number, as_path, as_text
 from remat_cli.api.documents import Source, as_graph
 from remat_cli.errors import wrong_type
 from remat_cli.graph.model import Graph
-from remat_cli.plan.comparison import Comparison, Linked, Row
+from remat_cli.plan.comparison import Comparison, Linked, Row, Worth
 from remat_cli.plan.host import Host
-from remat_cli.plan.sensitivity import Worth
 from remat_cli.planning import comparison
 from remat_cli.planning.executors import Executor
 from remat_cli.planning.options import Limits

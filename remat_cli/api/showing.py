@@ -16,12 +16,11 @@ from remat_cli.graph.document import kind_of
 from remat_cli.graph.model import Graph
 from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import Report, check
-from remat_cli.plan.comparison import Comparison, Linked
+from remat_cli.plan.comparison import Comparison, Linked, Worth
 from remat_cli.plan.difference import Difference, beyond
 from remat_cli.plan.explanation import Explanation
 from remat_cli.plan.io import plan_from_document
 from remat_cli.plan.model import Plan
-from remat_cli.plan.sensitivity import Worth
 from remat_cli.reports.batches import batch_text
 from remat_cli.reports.comparison import (
     comparison_csv,
@@ -164,7 +163,7 @@ def _search_texts() -> dict[type, Callable[[Any, Style], str]]:
     return {
         Solved: lambda solved, style: plan_text(solved.report, style, run=solved.plan.run, ending=solved.ending),
         Curve: lambda curve, style: curve_text(curve.graph, curve_rows(curve), style, curve.outcome, curve.wall_s),
-        MaxBatch: lambda answer, style: batch_text(answer.facts(), answer.graph, style),
+        MaxBatch: lambda answer, style: batch_text(answer, answer.graph, style),
     }
 
 

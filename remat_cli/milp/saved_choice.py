@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from remat_cli.graph.tags import KEPT, REPEATED, Tagged
+from remat_cli.graph.tools import KEPT, REPEATED, Tagged
 from remat_cli.mip import Builder, LinearModel, linear
 
 _INFINITY = float("inf")

@@ -68,6 +68,11 @@ class OneGraph:
         """The budget within which a plan must stay to fit at ``batch``."""
         return self._graph.fixed_memory + self._room * self.given[0] // batch
 
+    def peak_at(self, batch: int, peak_bytes: int) -> int:
+        """The peak at ``batch`` of a plan that peaks at ``peak_bytes`` at the graph's own batch."""
+        fixed = self._graph.fixed_memory
+        return fixed + -(-(peak_bytes - fixed) * batch // self.given[0])
+
     @cached_property
     def _pool(self) -> SolutionPool:
         return _new_pool(self._graph, self._host)
@@ -151,6 +156,10 @@ class BatchGraphs:
     def budget(self, _: int) -> int:
         """The memory."""
         return self.memory_bytes
+
+    def peak_at(self, _: int, peak_bytes: int) -> int:
+        """The peak of a plan of a batch's own graph."""
+        return peak_bytes
 
     def pool(self, batch: int) -> SolutionPool:
         """Everything that was found for a batch, and what other batches left to it."""

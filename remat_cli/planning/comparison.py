@@ -12,9 +12,8 @@ from remat_cli.control import Control
 from remat_cli.errors import UsageError
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
-from remat_cli.plan.comparison import Cell, Comparison, Ended, Linked, Row
+from remat_cli.plan.comparison import Cell, Comparison, Ended, Linked, Row, Worth, offers
 from remat_cli.plan.host import Host, seconds_in
-from remat_cli.plan.sensitivity import Worth, offers
 from remat_cli.planning.comparison_results import ResultsFile, facts_of
 from remat_cli.planning.executors import Executor, LocalExecutor
 from remat_cli.planning.options import Limits

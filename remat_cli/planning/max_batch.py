@@ -45,73 +45,27 @@ _SEED_SHARE, _SEED_MOST_S = 0.3, 30.0
 """Time for all quick methods together: a share of the time left, and most seconds. Untuned."""
 
 
-@dataclass(frozen=True, slots=True)
-class MaxBatch:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxBatch(BatchFacts):
     """How large a batch may be.
 
     Attributes:
         graph: The graph, made for ``graph_batch`` samples; of several graphs, that of the batch found.
-        graph_batch: Samples that the graph was made for.
-        memory_bytes: The memory, fixed memory included.
-        most_cost: What a plan may cost, in the graph's unit, at the graph's batch.
-        without: The largest batch without recomputation; 0 if even one sample does not fit.
-        found: The largest batch for which there is a plan; 0 if there is none.
-        impossible: No plan in ``scope`` for this batch or a larger one is within memory and cost.
-        scope: The set of plans for which ``impossible`` and ``refuted`` are proven.
-        solved: The plan for ``found``, on the graph at its own batch; None if there is none.
+        solved: The plan for the batch found, on the graph at its own batch; None if there is none.
         budget_bytes: The budget of that plan on the graph at its own batch.
-        tried: Batches that had a run, in order.
-        outcome: How the search ended; ``TIME_LIMIT`` if time was too short to decide every batch.
         wall_s: Seconds that the search took.
-        given: Batches of which a graph was given; empty if a function made the graph of every batch.
-        refuted: Single batches below ``impossible`` that are proven to be too large. Where every batch has costs of
-            its own, that says nothing of larger ones.
     """
 
     graph: Graph
-    graph_batch: int
-    memory_bytes: int
-    most_cost: float
-    without: int
-    found: int
-    impossible: int
-    scope: Scope
     solved: Solved | None
     budget_bytes: int
-    tried: tuple[int, ...]
-    outcome: Outcome
     wall_s: float
-    given: tuple[int, ...] = ()
-    refuted: tuple[int, ...] = ()
 
     @property
     def proven(self) -> bool:
         """Whether the batch found is the largest there is (in ``scope``)."""
         undecided = range(self.found + 1, self.impossible)
         return len(undecided) <= len(self.refuted) and set(self.refuted).issuperset(undecided)
-
-    def facts(self) -> BatchFacts:
-        """The facts for a report."""
-        replay, peak = None if self.solved is None else self.solved.report.replay, None
-        if replay is not None:  # at the graph's own batch
-            fixed = self.graph.fixed_memory
-            peak = fixed + -(-(replay.peak_bytes - fixed) * self.found // self.graph_batch)
-        return BatchFacts(
-            memory_bytes=self.memory_bytes,
-            most_cost=self.most_cost,
-            without=self.without,
-            found=self.found,
-            impossible=self.impossible,
-            scope=self.scope,
-            graph_batch=self.graph_batch,
-            peak_bytes=peak,
-            cost=None if replay is None else replay.time,
-            strategy=None if self.solved is None else self.solved.plan.strategy,
-            tried=self.tried,
-            outcome=self.outcome,
-            given=self.given,
-            refuted=self.refuted,
-        )
 
 
 _PROPORTION = "times and bytes of one batch then hold for every other in proportion"
@@ -321,11 +275,13 @@ class _Search(Generic[B]):
         """
         batches, runs = self.batches, self._runs(max(1, self.low))
         outcome, graph, budget = self._outcome(runs), runs.job.graph, batches.budget(max(1, self.low))
-        solved = None
+        solved = peak_bytes = cost = strategy = None
         if self.low:
             found = replace(batches.best(self.low), bounds=runs.pool.bounds_at(budget))
             asked = Budget(Fraction(budget), False, f"{budget}B")
             solved = replayed(runs.job, Task(graph, budget, host=runs.pool.host), found, Ending(outcome), asked)
+            replay, strategy = solved.report.replay, solved.plan.strategy
+            peak_bytes, cost = batches.peak_at(self.low, replay.peak_bytes), replay.time
         if isinstance(batches, OneGraph):  # what is impossible for one batch is so for all larger ones
             graph_batch, impossible, refuted = batches.given[0], self._impossible, ()
             scopes = [self.refuted.get(impossible, Scope.ANY_ORDER)]
@@ -343,6 +299,9 @@ class _Search(Generic[B]):
             scope=Scope.DOCUMENT_ORDER if Scope.DOCUMENT_ORDER in scopes else Scope.ANY_ORDER,
             solved=solved,
             budget_bytes=budget,
+            peak_bytes=peak_bytes,
+            cost=cost,
+            strategy=strategy,
             tried=tuple(self.tried),
             outcome=outcome,
             wall_s=time.monotonic() - runs.job.started_s,

@@ -9,7 +9,7 @@ from remat_cli.control import Progress
 from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch, UsageError, Worded
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
-from remat_cli.graph.tags import Tagged
+from remat_cli.graph.tools import Tagged
 from remat_cli.plan.liveness import priced
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.planning.options import SolveOptions

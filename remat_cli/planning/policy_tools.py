@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from remat_cli.graph.model import Graph
-from remat_cli.graph.tags import Tagged
-from remat_cli.graph.tool_memory import as_autograd_holds, as_scans_hold
+from remat_cli.graph.tools import Tagged, as_autograd_holds, as_scans_hold
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.spec import split_spec
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.plan.sensitivity import Offer, Slope, Worth
+from remat_cli.plan.comparison import Offer, Slope, Worth
 from remat_cli.reports.documents import rate_limit
 from remat_cli.reports.style import Style, render, title
 from remat_cli.reports.table import Column, Format, Table, each

@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 
 from remat_cli.graph.model import Graph, Node
+from remat_cli.plan.comparison import Slope, Worth, offers
 from remat_cli.plan.host import Host
-from remat_cli.plan.sensitivity import Slope, Worth, offers
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "worth-v1.json").read_text())
 GRAPH = """\

@@ -123,7 +123,7 @@ def test_the_command(remat):
 
 def test_documents():
     chain = build_graph("unit-chain{n=9}")
-    facts = max_batch(chain, 40, graph_batch=1, most_cost=11, options=SolveOptions(time_limit_s=60)).facts()
+    facts = max_batch(chain, 40, graph_batch=1, most_cost=11, options=SolveOptions(time_limit_s=60))
     document = json.loads(document_json(batch_document(facts)))
     jsonschema.validate(document, SCHEMA, cls=jsonschema.Draft202012Validator)
     assert document["batch"] == facts.found

@@ -19,7 +19,7 @@ from remat_cli.frontends.torch.measure.memory import live_storages
 from remat_cli.frontends.torch.models import Gpt2, UNet
 from remat_cli.frontends.torch.tensors import storage, storage_bytes
 from remat_cli.graph.document import load_schema
-from remat_cli.graph.tool_memory import as_autograd_holds
+from remat_cli.graph.tools import as_autograd_holds
 from remat_cli.reports.documents import document_json
 from remat_cli.reports.policy import policy_text
 from remat_cli.reports.style import Style

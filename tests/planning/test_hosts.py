@@ -105,7 +105,7 @@ def test_a_batch_grows_by_copies_alone() -> None:
     assert (found.without, found.found) == (2, 3)
     assert found.solved is not None
     assert found.solved.plan.copies
-    assert found.facts().cost == 29.0
+    assert found.cost == 29.0
     with pytest.raises(UsageError, match="without latency and without a limit"):
         max_batch(pinned, "42B", graph_batch=1, max_overhead="1%", options=options(Host(4.0, 1.0, memory_bytes=9)))
 

@@ -172,12 +172,11 @@ def test_a_schedule_of_one_network_is_not_taken_for_another():
 def test_documents_and_words():
     graphs = network(random.Random(3))
     answer = remat_api.max_batch(graphs, 3 * no_remat_peak(graphs[-1]), graph_batch=GIVEN, max_overhead="30%")
-    facts = answer.facts()
-    document = json.loads(document_json(batch_document(facts)))
+    document = json.loads(document_json(batch_document(answer)))
     jsonschema.validate(document, SCHEMA, cls=jsonschema.Draft202012Validator)
     assert document["given_batches"] == list(GIVEN)
     assert document["batch"] == document["graph_batch"] == answer.found
-    text = batch_text(facts, answer.graph, Style(100, color=False, unicode=False))
+    text = batch_text(answer, answer.graph, Style(100, color=False, unicode=False))
     assert "for batches of 2, 3, 6; costs and bytes at" in text
     assert "on the lines through 3 and 6; make one near it to be sure" in " ".join(text.split())
 

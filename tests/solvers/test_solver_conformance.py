@@ -12,8 +12,7 @@ from solver_problems import EACH, INF, KNOWN, SPECS, Known, dense, installed, ma
 from remat_cli.control import Control
 from remat_cli.errors import UsageError
 from remat_cli.solvers.base import Outcome, Request, Solver, SolverProgress, Termination
-from remat_cli.solvers.registry import SOLVERS
-from remat_cli.solvers.selfcheck import check_solver
+from remat_cli.solvers.registry import SOLVERS, check_solver
 
 STOPPED_WITHIN_S = 2.5
 """How long after the deadline or Ctrl-C an answer may come (nobody here needs more than 0.6 s on an idle machine)."""

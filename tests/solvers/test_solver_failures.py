@@ -20,8 +20,7 @@ from remat_cli.mip import LinearModel
 from remat_cli.solvers import cbc, glpk, gurobi, highs, process, worker
 from remat_cli.solvers.base import Request, SolverProgress, Termination
 from remat_cli.solvers.checked import objective_scale, outcome, polish
-from remat_cli.solvers.registry import SOLVERS, solver_from_spec
-from remat_cli.solvers.selfcheck import check_solver
+from remat_cli.solvers.registry import SOLVERS, check_solver, solver_from_spec
 from remat_cli.solvers.worker import Call
 
 KNAPSACK = KNOWN[0].model

@@ -10,7 +10,7 @@ from seeded import seeded
 from remat_cli.control import Control
 from remat_cli.errors import StrategyMismatch, UsageError
 from remat_cli.graph.model import Graph, Node, Phase
-from remat_cli.graph.tags import Tagged
+from remat_cli.graph.tools import Tagged
 from remat_cli.milp.saved_choice import SavedChoice
 from remat_cli.plan.liveness import cost_of, heights
 from remat_cli.plan.model import Scope

@@ -7,9 +7,9 @@ from test_pages import Document
 
 import remat_cli as remat
 from remat_cli.graph.model import Graph, Node
+from remat_cli.plan.comparison import Offer, Worth
 from remat_cli.plan.host import Host
 from remat_cli.plan.model import Copies
-from remat_cli.plan.sensitivity import Offer, Worth
 from remat_cli.reports.curve import CurveRow
 from remat_cli.reports.web.comparison import curve_page
 from remat_cli.reports.web.page import render_page

@@ -93,8 +93,7 @@ def command(
             options=chosen,
             listener=line.update,
         )
-    facts = answer.facts()
     out.report(
-        document_json(batch_document(facts)) if format == "json" else batch_text(facts, answer.graph, out.style())
+        document_json(batch_document(answer)) if format == "json" else batch_text(answer, answer.graph, out.style())
     )
     return ExitCode.OK if answer.found else ExitCode.NO

@@ -60,7 +60,7 @@ def _facts(name: str, solver_class: Any, *, check: bool) -> dict[str, Any]:
         "options": [list(o) for o in describe_options(solver_class)],
     }
     if check:
-        from remat_cli.solvers.selfcheck import check_solver
+        from remat_cli.solvers.registry import check_solver
 
         result = check_solver(solver)
         facts |= {"solves": result.solved, "message": result.message, "licence": result.licence}

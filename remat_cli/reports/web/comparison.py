@@ -6,9 +6,8 @@ from typing import Any, TypeVar
 
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
-from remat_cli.plan.comparison import Comparison, Ended, Linked, Row
+from remat_cli.plan.comparison import Comparison, Ended, Linked, Row, Worth
 from remat_cli.plan.model import Copies, Scope
-from remat_cli.plan.sensitivity import Worth
 from remat_cli.reports.charts import (
     COLOURS,
     NO_PLAN,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
 from remat_cli.errors import LimitReached, UsageError
-from remat_cli.graph.tags import Tagged
+from remat_cli.graph.tools import Tagged
 from remat_cli.milp.saved_choice import SavedChoice, Step
 from remat_cli.plan.liveness import cost_of, heights
 from remat_cli.plan.model import Scope
