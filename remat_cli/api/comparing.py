@@ -1,5 +1,7 @@
 """Comparisons of strategies at several budgets, and what memory and a faster link to a host are worth."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Makes graphs of models in files, as ``remat convert`` does with ``MODEL``."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from os import PathLike
 

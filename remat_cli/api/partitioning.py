@@ -1,5 +1,7 @@
 """``RematPartitioner``: divides what ``torch.compile`` compiles by plan. Importing this module needs PyTorch."""
 
+from __future__ import annotations
+
 import hashlib
 from dataclasses import replace
 from pathlib import Path

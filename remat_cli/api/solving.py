@@ -1,5 +1,7 @@
 """Searches for plans: within a budget, for several budgets, at the least peak, for the largest batch, for a tool."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
