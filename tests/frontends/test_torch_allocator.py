@@ -15,6 +15,7 @@ from torch_plans import graph_of, plan_of, repeated
 from remat_cli.api import SolveOptions
 from remat_cli.api.fitting import CachedPlanner
 from remat_cli.errors import Infeasible
+from remat_cli.frontends.torch.document import read_step
 from remat_cli.frontends.torch.execute.program import defined
 from remat_cli.frontends.torch.measure.allocator import (
     BLOCK_BYTES,
@@ -26,7 +27,6 @@ from remat_cli.frontends.torch.measure.allocator import (
     least_limit,
     loop_footprint,
 )
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Compute

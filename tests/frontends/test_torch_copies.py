@@ -19,12 +19,12 @@ from remat_cli import api
 from remat_cli.api import SolveOptions, fit, fitted, plans_of
 from remat_cli.control import Control
 from remat_cli.errors import UsageError
+from remat_cli.frontends.torch.document import read_step
 from remat_cli.frontends.torch.execute.forward_backward import forward_backward
 from remat_cli.frontends.torch.execute.host_copies import CudaQueues, HostLink, Stream, pinned_bytes
 from remat_cli.frontends.torch.execute.program import program
 from remat_cli.frontends.torch.measure.memory import live_storages
 from remat_cli.frontends.torch.measure.operations import place_tensors
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.train.fitting import fit_module
 from remat_cli.graph.model import Graph, Node
 from remat_cli.kernels import compiling

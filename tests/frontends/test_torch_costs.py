@@ -21,12 +21,11 @@ from remat_cli.frontends.torch import installed
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
 from remat_cli.frontends.torch.capture.naming import clean_path
 from remat_cli.frontends.torch.codec import decode, decode_data, encode, encode_data, operator_named
-from remat_cli.frontends.torch.document import Named, Operation, Placeholder, Returned, Step, TensorSpec
+from remat_cli.frontends.torch.document import Named, Operation, Placeholder, Returned, Step, TensorSpec, read_step
 from remat_cli.frontends.torch.execute.program import Writer
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.measure.costs import cost_model
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph, Node
 

@@ -8,9 +8,8 @@ import pytest
 from torch_plans import graph_of, plain
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.torch.document import Constant, Input, Place, View, tensors_read
+from remat_cli.frontends.torch.document import Constant, Input, Place, View, read_step, tensors_read
 from remat_cli.frontends.torch.execute.program import program
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.train.backend import remat_backend
 from remat_cli.plan.derive import derive
 

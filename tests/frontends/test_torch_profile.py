@@ -12,14 +12,13 @@ from torch_plans import graph_of
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
 from remat_cli.frontends.captured.profiling import measure_operations
-from remat_cli.frontends.torch.document import TensorSpec
+from remat_cli.frontends.torch.document import TensorSpec, read_step
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.measure import benches as profiling
 from remat_cli.frontends.torch.measure.benches import operation_bench
 from remat_cli.frontends.torch.measure.memory import above_end, changes_of
 from remat_cli.frontends.torch.measure.operations import Operations, new_tensor, place_tensors, seeded
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.io import dump_document, graph_to_document, load_graph
 from remat_cli.zoo.registry import build_graph
 

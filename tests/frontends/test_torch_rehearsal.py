@@ -17,14 +17,13 @@ from remat_cli.errors import ExecutionFailed, ExitCode, UsageError
 from remat_cli.frontends.torch import models
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
 from remat_cli.frontends.torch.codec import operator_named
-from remat_cli.frontends.torch.document import ITEM_BYTES, View
+from remat_cli.frontends.torch.document import ITEM_BYTES, View, read_step
 from remat_cli.frontends.torch.execute import program
 from remat_cli.frontends.torch.execute.rehearsal import PAIRS, rehearse
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
 from remat_cli.frontends.torch.installed import BELOW
 from remat_cli.frontends.torch.operators import OPERATORS
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.document import parse_document
 from remat_cli.graph.io import dump_document, graph_from_document, graph_to_document
 from remat_cli.plan.derive import derive

@@ -13,12 +13,12 @@ from torch_plans import graph_of, plan_of, repeated, run_plan
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, OutOfMemory, UsageError
 from remat_cli.frontends.captured.running import without_workspace
+from remat_cli.frontends.torch.document import read_step
 from remat_cli.frontends.torch.execute import program as programs
 from remat_cli.frontends.torch.execute.strides import copied_bytes
 from remat_cli.frontends.torch.measure import benches as running
 from remat_cli.frontends.torch.measure.benches import kept_tensor
 from remat_cli.frontends.torch.measure.operations import place_tensors
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.io import dump_document
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive, peak

@@ -11,11 +11,10 @@ from remat_cli import api
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, UsageError
 from remat_cli.frontends.torch.codec import operator_named
-from remat_cli.frontends.torch.document import Data
+from remat_cli.frontends.torch.document import Data, read_step
 from remat_cli.frontends.torch.execute.program import program
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.plan.derive import derive
 
 profile, run_plan = Torch().profile, Torch().run

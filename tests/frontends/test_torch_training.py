@@ -10,11 +10,11 @@ from torch_plans import assert_same, difference_of, graph_of, plan_of, repeated
 
 from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.capture.construction import as_model
+from remat_cli.frontends.torch.document import read_step
 from remat_cli.frontends.torch.execute.forward_backward import forward_backward
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.measure.memory import live_storages
 from remat_cli.frontends.torch.measure.operations import place_tensors
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.train.backend import remat_backend
 from remat_cli.graph.io import dump_document
 from remat_cli.plan.derive import derive, peak

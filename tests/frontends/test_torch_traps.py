@@ -16,12 +16,11 @@ from remat_cli.frontends.torch.capture.capture import capture
 from remat_cli.frontends.torch.capture.construction import build_model
 from remat_cli.frontends.torch.capture.lower import lower
 from remat_cli.frontends.torch.compat.fake_tensors import new_fake_mode
-from remat_cli.frontends.torch.document import FRONTEND
+from remat_cli.frontends.torch.document import FRONTEND, read_step
 from remat_cli.frontends.torch.execute import program as programs
 from remat_cli.frontends.torch.execute.forward_backward import ForwardBackward, forward_backward
 from remat_cli.frontends.torch.execute.program import program
 from remat_cli.frontends.torch.measure.operations import place_tensors
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.train import backend as training
 from remat_cli.frontends.torch.train.backend import remat_backend
 from remat_cli.frontends.torch.train.fitting import fit_module

@@ -11,9 +11,8 @@ from remat_cli.frontends.captured.running import PlanBench
 from remat_cli.frontends.frameworks import Framework
 from remat_cli.frontends.messages import Tell
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
-from remat_cli.frontends.torch.document import FRONTEND, Step, difference
+from remat_cli.frontends.torch.document import FRONTEND, Step, difference, read_step
 from remat_cli.frontends.torch.installed import DEVICES, require_present
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
 

@@ -30,9 +30,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from remat_cli.frontends.torch.document import Argument, Place, Step, TensorSpec, Value, tensors_read
+from remat_cli.frontends.torch.document import Argument, Place, Step, TensorSpec, Value, read_step, tensors_read
 from remat_cli.frontends.torch.execute.program import Held, Writer, defined
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Allocate, Compute, Deallocate, Offload, Prefetch, Statement
 

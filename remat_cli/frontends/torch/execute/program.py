@@ -24,11 +24,11 @@ from remat_cli.frontends.torch.document import (
     Tensor,
     Value,
     View,
+    read_step,
 )
 from remat_cli.frontends.torch.execute.host_copies import HostLink
 from remat_cli.frontends.torch.execute.out_of_memory import no_memory, out_of_memory
 from remat_cli.frontends.torch.execute.strides import OTHER_STRIDES, in_layout
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Allocate, Compute, Deallocate, Offload, Prefetch, Release, Statement
 from remat_cli.printable import printable

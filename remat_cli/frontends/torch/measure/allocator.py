@@ -14,8 +14,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from remat_cli.frontends.torch.document import Step
-from remat_cli.frontends.torch.reading import read_padding, read_step
+from remat_cli.frontends.torch.document import Step, read_padding, read_step
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Allocate, Compute, Deallocate, Prefetch, Statement
 

@@ -11,7 +11,7 @@ from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationB
 from remat_cli.frontends.captured.running import ComparedTensor, MeasuredPlan, PlanBench, median_s
 from remat_cli.frontends.ran import Memory
 from remat_cli.frontends.torch.codec import dtype_named
-from remat_cli.frontends.torch.document import Step
+from remat_cli.frontends.torch.document import Step, read_padding
 from remat_cli.frontends.torch.execute.host_copies import CudaQueues
 from remat_cli.frontends.torch.execute.out_of_memory import memory_told
 from remat_cli.frontends.torch.execute.program import Program, Tangent, generator_state, program
@@ -19,7 +19,6 @@ from remat_cli.frontends.torch.execute.strides import copied_bytes
 from remat_cli.frontends.torch.measure.allocator import BLOCK_BYTES, footprint, start_libraries
 from remat_cli.frontends.torch.measure.memory import live_storages, workspaces
 from remat_cli.frontends.torch.measure.operations import Operations, new_tensor, place_tensors, seeded
-from remat_cli.frontends.torch.reading import read_padding
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.frontends.torch.types import Tensor
 from remat_cli.graph.model import Graph, Node

@@ -29,11 +29,10 @@ from remat_cli.frontends.torch.compat.operators import (
     profiler_events,
     weak_storage,
 )
-from remat_cli.frontends.torch.document import Input, Named
+from remat_cli.frontends.torch.document import Input, Named, read_step
 from remat_cli.frontends.torch.execute.strides import copied_bytes
 from remat_cli.frontends.torch.measure.operations import Operations
 from remat_cli.frontends.torch.measure.rates import DeviceKey
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.types import DispatchMode, Operator
 from remat_cli.graph.model import Graph
 

@@ -24,11 +24,10 @@ from remat_cli.frontends.torch.compat.aot_autograd import aot, as_given, default
 from remat_cli.frontends.torch.compat.dynamo import leave_out_logging
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, real_tensors, without_data
 from remat_cli.frontends.torch.compat.inductor import Around, inductor
-from remat_cli.frontends.torch.document import FRONTEND, difference
+from remat_cli.frontends.torch.document import FRONTEND, difference, read_step
 from remat_cli.frontends.torch.execute.forward_backward import ForwardBackward, Saved, forward_backward
 from remat_cli.frontends.torch.inductor.joint import tracer_of
 from remat_cli.frontends.torch.installed import require_torch
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.train.loop_assumptions import ResultUses, copied_bytes
 from remat_cli.frontends.torch.train.watched_step import CompiledGraph, Interface, ReplannedGraph, Rerun, WatchedStep
 from remat_cli.frontends.torch.types import Device, FakeMode, FxNode, GraphModule, Tensor

@@ -14,10 +14,10 @@ from remat_cli.errors import Infeasible, RematError, UsageError
 from remat_cli.frontends.torch.capture.capture import Calls, Captured
 from remat_cli.frontends.torch.capture.lower import lower
 from remat_cli.frontends.torch.capture.results import uses, with_tangents
+from remat_cli.frontends.torch.document import read_step
 from remat_cli.frontends.torch.export import described
 from remat_cli.frontends.torch.measure.costs import CostModel
 from remat_cli.frontends.torch.measure.memory import with_library_workspaces, with_workspaces
-from remat_cli.frontends.torch.reading import read_step
 from remat_cli.frontends.torch.tensors import total_bytes
 from remat_cli.frontends.torch.train.backend import Compiled, Unplanned, matching_plan, no_plan
 from remat_cli.frontends.torch.train.budget_split import Reservation, keep_all_graphs, plan_parts

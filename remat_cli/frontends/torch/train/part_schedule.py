@@ -20,8 +20,7 @@ from typing import Any
 from remat_cli.frontends.aten.program import TANGENTS
 from remat_cli.frontends.torch.capture.capture import Calls, Captured, Results
 from remat_cli.frontends.torch.capture.results import reached_by
-from remat_cli.frontends.torch.document import Place, Step, Value, tensors_read
-from remat_cli.frontends.torch.reading import read_step
+from remat_cli.frontends.torch.document import Place, Step, Value, read_step, tensors_read
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 from remat_cli.frontends.torch.train.loop_assumptions import LossDemand
 from remat_cli.frontends.torch.train.unplanned_code import OperationBackward, Times, UnplannedCode, unplanned_code_of
