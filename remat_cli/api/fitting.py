@@ -215,11 +215,7 @@ class _Request:
 
 
 def _require_loss(loss: Any, returns: Any, buckets: Sequence[int]) -> None:
-    """Check that ``loss`` is a function, and that it goes together with the other arguments.
-
-    Raises:
-        UsageError: If not.
-    """
+    """Check that ``loss`` is a function, and that it goes together with the other arguments."""
     if not callable(loss):
         raise UsageError(
             f"loss is a function of what the module returns, and not {type(loss).__name__}",
@@ -238,14 +234,15 @@ def _fit_together(
     module: Any, batch: Any, planner: CachedPlanner, lengths: Sequence[int], arguments: Mapping[str, Any]
 ) -> None:
     """Fit ``module`` in all processes at once: for batches of ``lengths``, the longest first, then for its own."""
-    from remat_cli.frontends.torch.train.arguments import buffer_bytes, stretched
+    from remat_cli.frontends.torch.train.arguments import stretched
     from remat_cli.frontends.torch.train.distributed import SharedPlanner, processes
     from remat_cli.frontends.torch.train.fitting import fit_module
     from remat_cli.frontends.torch.train.module_call import unchanged_on_error
 
     shared = SharedPlanner(planner, planner.plans.append)
     # Graphs that come in training count buffers twice, since there these cannot be distinguished from inputs.
-    ahead = dict(arguments) | {"reserve_bytes": arguments["reserve_bytes"] + buffer_bytes(module)}
+    buffer_bytes = sum(buffer.nbytes for buffer in module.buffers())
+    ahead = dict(arguments) | {"reserve_bytes": arguments["reserve_bytes"] + buffer_bytes}
     with unchanged_on_error(module), shared.together() if processes() > 1 else contextlib.nullcontext():
         # The longest first: a percentage is of what the first batch needs.
         for other in stretched(batch, lengths):

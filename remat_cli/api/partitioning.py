@@ -15,7 +15,7 @@ from remat_cli.frontends.torch.capture.capture import Captured
 from remat_cli.frontends.torch.capture.lower import lower
 from remat_cli.frontends.torch.capture.results import Use, whole_use
 from remat_cli.frontends.torch.export import described
-from remat_cli.frontends.torch.inductor.partitioner import FindPlan, Partitioner, settings_with
+from remat_cli.frontends.torch.inductor.partitioner import SETTINGS, FindPlan, Partitioner
 from remat_cli.frontends.torch.measure.costs import cost_model
 from remat_cli.frontends.torch.measure.memory import with_library_workspaces
 from remat_cli.frontends.torch.train.backend import Compiled, Find, devices, finder_of, no_plan
@@ -83,7 +83,7 @@ class RematPartitioner(Partitioner):
     @property
     def options(self) -> dict[str, Any]:
         """Options for ``torch.compile``: this partitioner, and settings with which Inductor keeps to its plans."""
-        return settings_with(self)
+        return {"custom_partitioner_fn": self, **SETTINGS}
 
 
 def _for_partitioner(find: Find) -> FindPlan:

@@ -1,10 +1,13 @@
 """Converts arguments of operators between PyTorch and documents; floating-point numbers keep every bit."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from remat_cli.errors import CaptureFailed, ExecutionFailed
+from remat_cli.frontends.torch import types
 from remat_cli.frontends.torch.compat.operators import is_operator, schema
 from remat_cli.frontends.torch.document import (
     ITEM_BYTES,
@@ -120,12 +123,19 @@ def dtype_name(dtype: Any) -> str:
     return name
 
 
-def spec_of(tensor: Any) -> TensorSpec:
+def spec_of(tensor: types.Tensor) -> TensorSpec:
     """Type and layout of a tensor."""
     return TensorSpec(dtype_name(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()))
 
 
-def operator_named(name: str) -> Any:
+def empty(spec: TensorSpec, device: types.Device | str) -> types.Tensor:
+    """A tensor of that type and layout, whose numbers may be anything."""
+    import torch
+
+    return torch.empty_strided(spec.shape, spec.stride, dtype=dtype_named(spec.dtype), device=device)
+
+
+def operator_named(name: str) -> types.Operator:
     """The operator of ``aten.add.Tensor``.
 
     Only operators that compute tensors from their arguments are allowed, since captured graphs hold no others. A
@@ -165,7 +175,7 @@ def _parts(name: Any) -> list[str]:
     return parts
 
 
-def encode_data(tensor: Any) -> Data:
+def encode_data(tensor: types.Tensor) -> Data:
     """The document of a small tensor, with its data in row-major order."""
     import torch
 
@@ -173,7 +183,7 @@ def encode_data(tensor: Any) -> Data:
     return Data(dtype_name(tensor.dtype), tuple(tensor.shape), bytes(flat.tolist()))
 
 
-def decode_data(value: Data, device: str) -> Any:
+def decode_data(value: Data, device: str) -> types.Tensor:
     """The tensor that :func:`encode_data` wrote, on ``device``."""
     import torch
 

@@ -171,14 +171,7 @@ def _graphs_of(
 ) -> list[Graph]:
     """The graph of every part that has a backward pass; its metadata tells its place among the others.
 
-    Args:
-        parts: All parts, in order.
-        lowered: Makes a graph with a name of a captured one.
-        name: Name of the step.
-        whole: Why the step is not one graph.
-
-    Raises:
-        CaptureFailed: If remat can plan none of the parts.
+    ``lowered`` makes a graph with a name of a captured one; ``whole`` says why the step is not one graph.
     """
     refused = unplannable([part.captured for part in parts])
     trained = [(one, one.captured) for k, one in enumerate(parts) if one.captured is not None and k not in refused]

@@ -148,11 +148,7 @@ def _tags(graph: Graph, lowered: Lowered, joint: JointProgram) -> dict[str, str]
 
 
 def _constant(captured: Captured, node: FxNode) -> Data:
-    """A tensor that the code holds, with its data.
-
-    Raises:
-        CaptureFailed: If it is too large.
-    """
+    """A tensor that the code holds, with its data."""
     tensor = getattr(captured.joint, node.target)
     size = storage_bytes(tensor)
     if size > _LARGEST_CONSTANT:
@@ -246,11 +242,7 @@ class _Payloads:
         )
 
     def expression(self, node: FxNode, read: Read) -> Argument:
-        """The expression for the result of an FX node; ``read`` makes references to values.
-
-        Raises:
-            CaptureFailed: If the result is neither a tensor nor a number.
-        """
+        """The expression for the result of an FX node; ``read`` makes references to values."""
         name = tensor_name(node)
         if name in self.computed:  # before fixed memory: a tangent is a placeholder too
             return read(*self.computed[name])

@@ -134,11 +134,12 @@ def _limits(graph: FxGraph) -> dict[FxNode, int | None]:
         dtype = getattr(node.meta.get("val"), "dtype", None)
         if dtype is None:
             continue
-        used = _used_as_share if dtype.is_floating_point or dtype.is_complex else _used_as_index
+        floating = dtype.is_floating_point or dtype.is_complex
         bounds: list[int | None] = []
         for user in node.users:
             if user.op == "call_function":
-                bounds += used(user, node)
+                shares = [1 for k in SHARES.get(str(user.target), ()) if user.args[k] is node]
+                bounds += shares if floating else _used_as_index(user, node)
                 bounds.append(_handed_back(user, node, limits.get(user)))
         limits[node] = min((limit for limit in bounds if limit is not None), default=None)
     return limits
@@ -184,10 +185,6 @@ def _used_as_index(user: FxNode, node: FxNode) -> list[int]:
         return []
     shape = user.args[indexed].meta["val"].shape
     return [int(shape[dimension])] if shape else [1]
-
-
-def _used_as_share(user: FxNode, node: FxNode) -> list[int]:
-    return [1 for k in SHARES.get(str(user.target), ()) if user.args[k] is node]
 
 
 def result_kind(captured: Captured, number: int, places: Sequence[JointInput]) -> tuple[str, int | str]:

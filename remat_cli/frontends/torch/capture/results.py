@@ -109,11 +109,7 @@ def _listed(names: Returns) -> list[str | int]:
 
 
 def _named(output: Any, name: str | int, argument: str) -> list[tuple[str, Tensor]]:
-    """The tensors in the result ``name``, which an argument of ``fit`` asks for.
-
-    Raises:
-        UsageError: If there are none.
-    """
+    """The tensors in the result ``name``, which an argument of ``fit`` asks for."""
     tensors = list(leaves(_get(output, name), str(name)))
     if tensors:
         return tensors

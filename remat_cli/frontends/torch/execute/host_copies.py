@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 from remat_cli.frontends.torch.compat.operators import host_storage, storage_identity, weak_reference
 from remat_cli.frontends.torch.types import Storage, Tensor
@@ -37,44 +37,26 @@ class Stream(StrEnum):
     IN = "from host"
 
 
-class Queues(Protocol):
-    """The three queues of a device, and host memory for copies."""
+class Queues:
+    """The three queues of a device, and host memory for copies. Those of a CPU: all runs at once, and nothing waits."""
 
     def mark(self, stream: Stream) -> Any:
-        """An event that comes when all that was issued to ``stream`` so far has ended."""
+        """An event that comes when all that was issued to ``stream`` so far has ended; None if it is over already."""
+        return None
 
     def wait(self, stream: Stream, event: Any) -> None:
-        """Let what is issued to ``stream`` from now on wait for ``event``; None is over already."""
+        """Let what is issued to ``stream`` from now on wait for ``event``."""
 
     def running(self, stream: Stream) -> AbstractContextManager[Any]:
         """A context in which operators are issued to ``stream``."""
+        return nullcontext()
 
-    def buffer(self, size: int) -> tuple[Any, Any]:
+    def buffer(self, size: int) -> tuple[Tensor, Any]:
         """Host memory as a tensor of bytes, and the event for which a copy into it has to wait."""
+        return _tensor(host_storage(size), "cpu"), None
 
     def read(self, buffer: Tensor, event: Any) -> None:
         """Take note that ``buffer`` is read until ``event``."""
-
-
-class CpuQueues:
-    """Everything runs at once, so there is nothing to wait for."""
-
-    def mark(self, stream: Stream) -> None:
-        """No event."""
-
-    def wait(self, stream: Stream, event: None) -> None:
-        """Do nothing."""
-
-    def running(self, stream: Stream) -> AbstractContextManager[None]:
-        """A context that changes nothing."""
-        return nullcontext()
-
-    def buffer(self, size: int) -> tuple[Any, None]:
-        """Memory that is counted as that of the host."""
-        return _tensor(host_storage(size), "cpu"), None
-
-    def read(self, buffer: Tensor, event: None) -> None:
-        """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -93,7 +75,7 @@ class _Pinned:
 
 
 @dataclass(slots=True)
-class CudaQueues:
+class CudaQueues(Queues):
     """Streams and pinned memory. Memory is kept for later steps, by size, and returns when nothing refers to it.
 
     Attributes:
@@ -130,7 +112,7 @@ class CudaQueues:
         context: AbstractContextManager[Any] = torch.cuda.stream(self._stream(stream))
         return context
 
-    def buffer(self, size: int) -> tuple[Any, Any]:
+    def buffer(self, size: int) -> tuple[Tensor, Any]:
         """Pinned memory: what is not in use any more, else new memory."""
         import torch
 
@@ -180,7 +162,7 @@ class HostLink:
     @classmethod
     def of(cls, device: str) -> HostLink:
         """A link for ``cpu``, ``cuda`` or ``cuda:1``."""
-        return cls(device, CudaQueues(device) if device.startswith("cuda") else CpuQueues())
+        return cls(device, CudaQueues(device) if device.startswith("cuda") else Queues())
 
     def to_host(self, slot: int, tensors: Sequence[Tensor | None], filled: Any = None) -> tuple[Any, Any]:
         """Copy the storages of ``tensors`` after the event ``filled``: host memory, and the event of the copy's end."""

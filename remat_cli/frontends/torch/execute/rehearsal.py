@@ -18,7 +18,7 @@ from typing import Any
 from remat_cli.errors import ExecutionFailed, RematError, Worded
 from remat_cli.frontends.captured.installed import import_libraries
 from remat_cli.frontends.captured.origin import damaged
-from remat_cli.frontends.torch.codec import decode_data, dtype_named, spec_of
+from remat_cli.frontends.torch.codec import decode_data, empty, spec_of
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, new_fake_mode, silent_fakes
 from remat_cli.frontends.torch.compat.operators import dispatch_mode, schema, storage_identity
 from remat_cli.frontends.torch.document import ITEM_BYTES, Argument, Operation, Returned, Step, TensorSpec, View
@@ -95,21 +95,16 @@ class _Rehearsal:
         step = self._step
         real = [decode_data(constant, "cpu") for constant in step.constants]
         with torch.no_grad(), silent_fakes(), exact_sizes(), new_fake_mode(), _checks()(self._calls):
-            places = {number: self._tensor(place.spec) for number, place in enumerate(step.places)}
+            places = {number: empty(place.spec, self._device) for number, place in enumerate(step.places)}
             constants = {number: torch.empty_like(data, device=self._device) for number, data in enumerate(real)}
             for index, operation in enumerate(step.operations):
                 if index == step.tangents:
-                    values = [[self._tensor(tensor.spec) for tensor in tensors] for tensors in operation.values]
+                    values = [[empty(tensor.spec, self._device) for tensor in tensors] for tensors in operation.values]
                 else:
                     values = self._results(index, places, constants)
                 self._values |= dict(zip(step.graph.values_of(index), values, strict=True))
             for number in range(len(step.results)):
                 self._result(number, places, constants)
-
-    def _tensor(self, spec: TensorSpec) -> Tensor:
-        import torch
-
-        return torch.empty_strided(spec.shape, spec.stride, dtype=dtype_named(spec.dtype), device=self._device)
 
     def _results(self, index: int, places: dict[int, Tensor], constants: dict[int, Tensor]) -> list[list[Tensor]]:
         """The tensors in each value that a node makes."""
@@ -140,7 +135,7 @@ class _Rehearsal:
             )
         if actual.dtype == expected.dtype:
             return tensor
-        real = self._tensor(expected)
+        real = empty(expected, self._device)
         self._calls.stands_for(real, tensor)
         return real
 

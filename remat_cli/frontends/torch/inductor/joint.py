@@ -91,11 +91,7 @@ def _meta(copy: FxNode, copied: Tensor) -> dict[str, Any]:
 
 
 def _writes(node: FxNode) -> bool:
-    """Whether a node writes into an input.
-
-    Raises:
-        CaptureFailed: If it writes into something else, or in another way.
-    """
+    """Whether a node writes into an input."""
     if not is_operator(node.target) or not schema(node.target).is_mutable:
         return False
     if str(node.target) == _COPY and node.args[0].op == "placeholder" and not node.users:

@@ -169,11 +169,6 @@ def _sources() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()
 
 
-def settings_with(partitioner: Partitioner) -> dict[str, Any]:
-    """The options of ``torch.compile`` with which Inductor keeps to the plans of ``partitioner``."""
-    return {"custom_partitioner_fn": partitioner, **SETTINGS}
-
-
 def _inputs(joint: GraphModule) -> tuple[Tensor | None, ...]:
     """The fake tensors behind the inputs of a joint graph, in the order of the compiler."""
     tensors = {}

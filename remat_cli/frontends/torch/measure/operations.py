@@ -21,7 +21,7 @@ from remat_cli.frontends.aten.value_ranges import (
     MASKS,
     SHARES,
 )
-from remat_cli.frontends.torch.codec import decode_data, dtype_named
+from remat_cli.frontends.torch.codec import decode_data, empty
 from remat_cli.frontends.torch.document import (
     Argument,
     Constant,
@@ -200,12 +200,12 @@ def _exact_nodes(step: Step) -> frozenset[int]:
 
 def new_tensor(spec: TensorSpec, device: str, generator: Generator, *, below: int | None = None) -> Tensor:
     """A random tensor; its numbers are below a limit, or normal if there is none."""
-    return _filled(_empty(spec, device), below, generator, 1.0)
+    return _filled(empty(spec, device), below, generator, 1.0)
 
 
 def place_tensor(place: Placeholder, device: str, generator: Generator) -> Tensor:
     """A valid tensor for a place: weights of usual magnitude, positive vectors and buffers, inputs around 0."""
-    return _filled_place(_empty(place.spec, device), place, generator)
+    return _filled_place(empty(place.spec, device), place, generator)
 
 
 def place_tensors(places: Sequence[Placeholder], device: str, seed: int) -> list[Tensor]:
@@ -215,14 +215,8 @@ def place_tensors(places: Sequence[Placeholder], device: str, seed: int) -> list
     caching allocator could never return it to the device. Tangents are none of ``places``.
     """
     source = seeded(device, seed)
-    empty = [_empty(place.spec, device) for place in places]
+    empty = [empty(place.spec, device) for place in places]
     return [_filled_place(tensor, place, source) for tensor, place in zip(empty, places, strict=True)]
-
-
-def _empty(spec: TensorSpec, device: str) -> Tensor:
-    import torch
-
-    return torch.empty_strided(spec.shape, spec.stride, dtype=dtype_named(spec.dtype), device=device)
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -130,11 +130,6 @@ def stretched(batch: Any, lengths: Sequence[int]) -> Iterator[Any]:
                 yield mapped(batch, change)
 
 
-def buffer_bytes(module: Module) -> int:
-    """Bytes of a module's buffers."""
-    return sum(buffer.nbytes for buffer in module.buffers())
-
-
 def _of_length(own: int, length: int, tensor: Tensor) -> Tensor:
     """A tensor like ``tensor``, of another length."""
     if tensor.dim() < 2 or own not in tensor.shape[1:]:

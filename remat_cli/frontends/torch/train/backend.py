@@ -19,18 +19,18 @@ from remat_cli.frontends.messages import warn
 from remat_cli.frontends.torch.capture.capture import Captured, no_model
 from remat_cli.frontends.torch.capture.lower import lower
 from remat_cli.frontends.torch.capture.results import Number, Use, tangent_numbers, whole_use, with_tangents
-from remat_cli.frontends.torch.codec import dtype_named
+from remat_cli.frontends.torch.codec import empty
 from remat_cli.frontends.torch.compat.aot_autograd import aot, as_given, default_split, takes_its_arguments
 from remat_cli.frontends.torch.compat.dynamo import leave_out_logging
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, real_tensors, without_data
 from remat_cli.frontends.torch.compat.inductor import Around, inductor
 from remat_cli.frontends.torch.document import FRONTEND, difference, read_step
-from remat_cli.frontends.torch.execute.forward_backward import ForwardBackward, Saved, forward_backward
+from remat_cli.frontends.torch.execute.forward_backward import ForwardBackward, forward_backward
 from remat_cli.frontends.torch.inductor.joint import tracer_of
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.train.loop_assumptions import ResultUses, copied_bytes
 from remat_cli.frontends.torch.train.watched_step import CompiledGraph, Interface, ReplannedGraph, Rerun, WatchedStep
-from remat_cli.frontends.torch.types import Device, FakeMode, FxNode, GraphModule, Tensor
+from remat_cli.frontends.torch.types import FxNode, GraphModule, Tensor
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive
@@ -401,7 +401,9 @@ def _modules(joint: GraphModule, forward_outputs: int, functions: ForwardBackwar
     results = list(output.args[0])
     descriptions = list(output.meta.get("desc", [None] * len(results)))
     mode = placeholders[0].meta["val"].fake_mode
-    saved = [_fake(mode, one, placeholders[0].meta["val"].device) for one in functions.saved]
+    device = placeholders[0].meta["val"].device
+    with mode:
+        saved = [empty(one.spec, "cpu" if one.host else device) for one in functions.saved]
     values = [result.meta["val"] for result in results[:forward_outputs]]
     with real_tensors():
         forward = _facade(
@@ -416,15 +418,6 @@ def _modules(joint: GraphModule, forward_outputs: int, functions: ForwardBackwar
         backward = _facade(joint, inputs, gradients, descriptions[forward_outputs:])
     forward.meta[_KEY], backward.meta[_KEY] = functions.forward, functions.backward
     return forward, backward
-
-
-def _fake(mode: FakeMode, saved: Saved, device: Device) -> Tensor:
-    """A fake tensor of the same form as a saved tensor."""
-    import torch
-
-    spec, where = saved.spec, "cpu" if saved.host else device
-    with mode:
-        return torch.empty_strided(spec.shape, spec.stride, dtype=dtype_named(spec.dtype), device=where)
 
 
 def _facade(

@@ -103,11 +103,7 @@ def fit_module(
 
 
 def _unplanned(module: Module, why: str, unknown: Unknown) -> Module:
-    """``module``, of which nothing can be planned; it runs as it is if the user accepts that.
-
-    Raises:
-        CaptureFailed: If not.
-    """
+    """``module``, of which nothing can be planned; it runs as it is if the user accepts that."""
     message = f"nothing of {type(module).__name__} can be planned, since PyTorch does not compile it: {why}"
     if unknown != "warn":
         raise CaptureFailed(
@@ -174,11 +170,7 @@ def _warn_of(more: str, untried: Sequence[str]) -> None:
 
 
 def _way(unknown: str, compiler: str, cost: str) -> Tracer:
-    """What compiles the step.
-
-    Raises:
-        UsageError: If one of these is none of its values, or they do not go together.
-    """
+    """What compiles the step."""
     if unknown not in get_args(Unknown):
         raise UsageError(f'"{unknown}" is not a way to treat unknown graphs', hint="choose plan, warn or error")
     tracer = tracer_of(compiler)

@@ -16,7 +16,7 @@ from typing import Any
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.messages import warn
 from remat_cli.frontends.torch.capture.capture import Captured
-from remat_cli.frontends.torch.capture.placeholders import JointInput, joint_inputs, result_kind
+from remat_cli.frontends.torch.capture.placeholders import joint_inputs, result_kind
 from remat_cli.frontends.torch.capture.random_state import undisturbed
 from remat_cli.frontends.torch.capture.results import TrainedResults, Use, tangent_numbers
 from remat_cli.frontends.torch.compat.fake_tensors import is_fake, silent_fakes
@@ -91,7 +91,8 @@ class ResultUses:
         numbers = frozenset(tangent_numbers(captured))
         signature = signature_of(captured)
         if signature not in self.assumed:
-            scalars = [one.number for one in joint_inputs(captured) if one.is_tangent and _is_number(one)]
+            tangents = [(one.number, one.placeholder.spec.shape) for one in joint_inputs(captured) if one.is_tangent]
+            scalars = [number for number, shape in tangents if set(shape) <= {1}]
             self.assumed[signature] = Use(frozenset(scalars[:1]) or numbers, signature.numbers)
         current = self.assumed[signature]
         return Use(current.takes & numbers or numbers, current.holds)
@@ -141,10 +142,6 @@ def copied_bytes(captured: Captured, use: Use) -> int | None:
     draws = any(is_random(node) for node in captured.joint.graph.nodes)
     state = int(torch.get_rng_state().numel()) if draws else 0  # that of CUDA is smaller, and not on the device
     return state + sum(inputs[of].placeholder.spec.bytes for of in updated)
-
-
-def _is_number(joint_input: JointInput) -> bool:
-    return all(size == 1 for size in joint_input.placeholder.spec.shape)
 
 
 def _results(captured: Captured) -> list[tuple[int | str, Any]]:
@@ -293,11 +290,7 @@ class _Figures:
 
 
 def _attempt(run: Callable[[], _Figures], problems: list[Exception]) -> _Figures | None:
-    """What ``run`` returns; None if it fails, for a reason that is added to ``problems``.
-
-    Raises:
-        UsageError: From ``run``.
-    """
+    """What ``run`` returns; None if it fails, for a reason that is added to ``problems``."""
     try:
         return run()
     except UsageError:
@@ -402,11 +395,7 @@ def _without_numbers(loss: Loss, output: Any, trained: Sequence[Tensor], mode: F
 
 
 def _require_number(value: Any) -> None:
-    """Check that a loss is a number that takes a gradient.
-
-    Raises:
-        UsageError: If not.
-    """
+    """Check that a loss is a number that takes a gradient."""
     import torch
 
     if not isinstance(value, torch.Tensor):

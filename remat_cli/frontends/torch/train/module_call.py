@@ -130,11 +130,7 @@ class PlannedCall(ModuleCall):
         return self._planned(*args, **kwargs)
 
     def _require_unchanged(self) -> None:
-        """Check that the module is not sharded, by itself or as a part of another, since it was fitted.
-
-        Raises:
-            UsageError: If it is.
-        """
+        """Check that the module is not sharded, by itself or as a part of another, since it was fitted."""
         if type(self._module) is not self._kind:
             now = printable(type(self._module).__name__)
             raise UsageError(

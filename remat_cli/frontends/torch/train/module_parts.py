@@ -72,10 +72,6 @@ def _reached(model: Model, without_data: CapturedParts, tracer: Tracer) -> Captu
 
     It also tells how much code outside of the parts keeps, where tensors without data cannot. There are no parts if
     PyTorch cannot compile the pass, which runs without it. What the pass makes stays in memory as long as its calls.
-
-    Raises:
-        UsageError: If the pass fails without PyTorch's compiler, too.
-        CaptureFailed: If the module cannot be copied, or takes the gradient of a gradient.
     """
     calls, unknown_sizes = Calls(), without_data.unknown_sizes
     # A copy of the module runs: it shares the parameters, which a forward pass does not change.
@@ -98,12 +94,7 @@ def _reached(model: Model, without_data: CapturedParts, tracer: Tracer) -> Captu
 
 
 def _require_suitable(model: Model) -> None:
-    """Check that the module can be called with the batch, without remat.
-
-    Raises:
-        UsageError: If it raises an error of its own.
-        CaptureFailed: If it cannot be copied.
-    """
+    """Check that the module can be called with the batch, without remat."""
     import torch
 
     twin = _twin(model.module)

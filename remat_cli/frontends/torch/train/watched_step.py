@@ -19,7 +19,7 @@ from remat_cli.errors import ExecutionFailed
 from remat_cli.frontends.torch.capture.capture import Captured
 from remat_cli.frontends.torch.capture.placeholders import joint_inputs, result_kind
 from remat_cli.frontends.torch.capture.results import Number, Use, gradient_sources
-from remat_cli.frontends.torch.codec import dtype_named
+from remat_cli.frontends.torch.codec import empty
 from remat_cli.frontends.torch.compat.autograd import compiled_node, was_changed_in_place
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes
 from remat_cli.frontends.torch.document import TensorSpec
@@ -168,11 +168,7 @@ class WatchedStep:
         return None
 
     def _enter(self, call: _Call, node: AutogradNode | None) -> None:
-        """The backward pass of ``call`` begins.
-
-        Raises:
-            ExecutionFailed: If something that it reads has been changed.
-        """
+        """The backward pass of ``call`` begins."""
         self._now.call = call
         changed = call.changed()
         if node is None or not changed:  # looking at all that is saved takes time
@@ -207,7 +203,7 @@ class WatchedStep:
         if present <= use.takes:
             # No loop, whose variable would keep the last tangent alive while the plan runs.
             args += [
-                _zeros(spec, self.interface.device) if one is None else one
+                empty(spec, self.interface.device).zero_() if one is None else one
                 for number, one, spec in zip(numbers, tangents, self.interface.specs, strict=True)
                 if number in use.takes
             ]
@@ -248,12 +244,6 @@ class WatchedStep:
             return self._rerun(call.kept, present, tangents, rewind)
         finally:
             set_state(now)
-
-
-def _zeros(spec: TensorSpec, device: str) -> Tensor:
-    import torch
-
-    return torch.empty_strided(spec.shape, spec.stride, dtype=dtype_named(spec.dtype), device=device).zero_()
 
 
 class ReplannedGraph:
