@@ -274,7 +274,7 @@ def test_payloads_are_plain_json():
     assert str(Path.cwd()) not in text
 
 
-class TrainedResults(nn.Module):
+class Chosen(nn.Module):
     def __init__(self):
         super().__init__()
         self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 1)
@@ -286,7 +286,7 @@ class TrainedResults(nn.Module):
 
 @pytest.mark.usefixtures("fresh_compiler")
 def test_control_flow_with_graphs_of_its_own_is_refused_at_its_line():
-    build = lambda: (TrainedResults(), torch.randn(64, 8))  # noqa: E731
+    build = lambda: (Chosen(), torch.randn(64, 8))  # noqa: E731
     for capturing in (
         lambda: export_model(build, name="chosen", source="torch:x"),
         lambda: fit(*build(), "90%", cache=""),
