@@ -291,6 +291,7 @@ def test_nodes_of_autograd_tell_what_they_keep_and_make():
     later = product.exp()
     node, after = product.grad_fn, later.grad_fn
     assert autograd.made_at(node) < autograd.made_at(after)
+    assert list(autograd.nodes_behind([None, after])) == [after, node, node.next_functions[1][0]]
     assert [tensor.shape for tensor in autograd.kept_by(node)] == [x.shape]  # the weight is not needed for its gradient
     assert [tensor.data_ptr() for tensor in autograd.kept_by(after)] == [later.data_ptr()]
     assert autograd.gradient_sizes(node) == (2 * 4 * 4, 3 * 4 * 4)

@@ -29,6 +29,7 @@ from remat_cli.frontends.torch.compat.autograd import (
     compiled_node,
     has_second_gradient,
     kept_by,
+    nodes_behind,
     parameter_of,
     refuses_second_gradient,
 )
@@ -258,15 +259,9 @@ class Calls:
 
         tensors = [tensor for _, tensor in leaves(self.output)]
         tensors += [t for _, results in self.runs for t in results if isinstance(t, torch.Tensor)]
-        stack = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-        stack += [at[0] for _, results in self.runs for at in results.nodes if at is not None]
-        seen = set()
-        while stack:
-            node = stack.pop()
-            if node not in seen and parameter_of(node) is None:
-                seen.add(node)
-                yield node
-                stack += [other for other, _ in node.next_functions if other is not None]
+        roots = [tensor.grad_fn for tensor in tensors]
+        roots += [at[0] for _, results in self.runs for at in results.nodes if at is not None]
+        return (node for node in nodes_behind(roots) if parameter_of(node) is None)
 
     def only_called(self, count: int) -> list[int]:
         """The numbers of the graphs that were called, of ``count``; from now on they are numbered in that order."""

@@ -99,24 +99,26 @@ def _order(
 
     Random operations without readers stay: without them, the others would draw other numbers.
     """
-    after = dependent(nodes, _reads, _itself, tangents)
-    needed = ancestors(nodes, _reads, _itself, [*results, *(node for node in nodes if is_random(node))])
+    after = dependent(nodes, reads, itself, tangents)
+    needed = ancestors(nodes, reads, itself, [*results, *(node for node in nodes if is_random(node))])
     for node in nodes:
         if node.op not in {"placeholder", "call_function", "get_attr", "output"} and node in needed:
             raise CaptureFailed(f"the model calls {node.target} in a way that remat does not know")
     ordered = [node for node in nodes if node in needed and node.op in {"call_function", "get_attr"}]
-    forward, backward = split(ordered, _reads, _itself, after, forward_results)
+    forward, backward = split(ordered, reads, itself, after, forward_results)
     if not after.isdisjoint(forward):
         raise CaptureFailed("a result of the forward pass depends on a gradient")
     return forward, backward
 
 
-def _reads(node: FxNode) -> Iterable[FxNode]:
+def reads(node: FxNode) -> Iterable[FxNode]:
+    """The nodes that an FX node reads."""
     nodes: Iterable[FxNode] = node.all_input_nodes
     return nodes
 
 
-def _itself(node: FxNode) -> tuple[FxNode]:
+def itself(node: FxNode) -> tuple[FxNode]:
+    """What an FX node makes, where nodes stand for their results."""
     return (node,)
 
 

@@ -16,8 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.errors import UsageError
+from remat_cli.frontends.aten.phases import dependent
 from remat_cli.frontends.torch.capture.capture import Calls, Captured, Results
+from remat_cli.frontends.torch.capture.joint_program import itself, reads
 from remat_cli.frontends.torch.capture.placeholders import joint_inputs
+from remat_cli.frontends.torch.compat.autograd import nodes_behind
 from remat_cli.frontends.torch.tensors import leaves, storage
 from remat_cli.frontends.torch.types import AutogradNode, FxGraph, FxNode, Operator, Tensor
 from remat_cli.printable import printable
@@ -183,15 +186,9 @@ def result_names(results: Results) -> dict[tuple[AutogradNode, int], Number]:
 
 def reached_by(tensors: Sequence[Tensor]) -> set[tuple[AutogradNode, int]]:
     """The nodes of autograd that the gradients of ``tensors`` come to, each with the position of the result there."""
-    stack = [(tensor.grad_fn, tensor.output_nr) for tensor in tensors if tensor.grad_fn is not None]
-    seen, reached = set(), set()
-    while stack:
-        node, position = stack.pop()
-        reached.add((node, position))
-        if node not in seen:
-            seen.add(node)
-            stack += [edge for edge in node.next_functions if edge[0] is not None]
-    return reached
+    roots = {(tensor.grad_fn, tensor.output_nr) for tensor in tensors if tensor.grad_fn is not None}
+    nodes = nodes_behind(node for node, _ in roots)
+    return roots | {edge for node in nodes for edge in node.next_functions if edge[0] is not None}
 
 
 def tangent_numbers(captured: Captured) -> list[int | str]:
@@ -215,7 +212,8 @@ def with_tangents(captured: Captured, takes: Collection[int | str]) -> Captured:
     if not dropped:
         return captured
     remaining = {node for node, of in zip(placeholders, numbers, strict=True) if of is not None} - dropped
-    vanishing = _dependent(joint.graph, dropped) - _dependent(joint.graph, remaining)
+    body = [node for node in joint.graph.nodes if node.op != "output"]
+    vanishing = dependent(body, reads, itself, dropped) - dependent(body, reads, itself, remaining)
     graph = torch.fx.Graph()
     copies: dict[FxNode, FxNode] = {}
     copier = _Copier(graph, copies, vanishing)
@@ -247,15 +245,6 @@ def gradient_sources(captured: Captured) -> list[frozenset[int | str]]:
         if node not in sources:
             sources[node] = frozenset().union(*(sources[argument] for argument in node.all_input_nodes))
     raise AssertionError("a joint graph has an output")
-
-
-def _dependent(graph: FxGraph, roots: set[FxNode]) -> set[FxNode]:
-    """``roots``, and all nodes that depend on them, except the output."""
-    dependent = set(roots)
-    for node in graph.nodes:
-        if node.op != "output" and not dependent.isdisjoint(node.all_input_nodes):
-            dependent.add(node)
-    return dependent
 
 
 class _Copier:

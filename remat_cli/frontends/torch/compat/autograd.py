@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from remat_cli.frontends.torch.types import AutogradNode, Tensor
@@ -19,18 +19,22 @@ def refuses_second_gradient(error: BaseException) -> bool:
     return "does not currently support double backward" in str(error)
 
 
+def nodes_behind(roots: Iterable[AutogradNode | None]) -> Iterator[AutogradNode]:
+    """``roots``, and all nodes of autograd that a gradient comes to from them; None is left out."""
+    seen: set[AutogradNode] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            stack += [other for other, _ in node.next_functions]
+
+
 def has_second_gradient(tensors: Iterable[Tensor]) -> bool:
     """Whether a gradient that a compiled graph computed has a part in ``tensors``; their own gradient would fail."""
-    seen: set[AutogradNode] = set()
-    left = [tensor.grad_fn for tensor in tensors]
-    while left:
-        node = left.pop()
-        if node is not None and node not in seen:
-            if node.name() == "CompiledFunctionBackwardBackward":
-                return True
-            seen.add(node)
-            left += [before for before, _ in node.next_functions]
-    return False
+    nodes = nodes_behind(tensor.grad_fn for tensor in tensors)
+    return any(node.name() == "CompiledFunctionBackwardBackward" for node in nodes)
 
 
 def compiled_node(tensor: Tensor) -> tuple[AutogradNode, int, bool] | None:

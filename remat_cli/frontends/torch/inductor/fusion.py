@@ -22,7 +22,9 @@ of an inlined operation for each group, and stored results are marked as such, s
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from remat_cli.frontends.aten.phases import ancestors
 from remat_cli.frontends.torch.capture.capture import Group
+from remat_cli.frontends.torch.capture.joint_program import itself, reads
 from remat_cli.frontends.torch.compat.operators import is_operator
 from remat_cli.frontends.torch.tensors import is_random, storage, storage_bytes, tensors_in
 from remat_cli.frontends.torch.types import FxNode, GraphModule
@@ -102,10 +104,7 @@ def fusion(joint: GraphModule) -> Fusion:
 def _alive(nodes: Iterable[FxNode]) -> list[FxNode]:
     """The nodes that results depend on, and inputs, in order."""
     ordered = list(nodes)
-    needed = {node for node in ordered if node.op in {"placeholder", "output"}}
-    for node in reversed(ordered):
-        if node in needed:
-            needed.update(node.all_input_nodes)
+    needed = ancestors(ordered, reads, itself, [one for one in ordered if one.op in {"placeholder", "output"}])
     return [node for node in ordered if node in needed]
 
 
