@@ -295,9 +295,9 @@ def _step(graph: Any, statements: Any) -> Callable[[], Any]:
     """A step by plan, as ``remat run`` runs it: with random weights and inputs."""
     import torch
 
+    from remat_cli.frontends.torch.document import read_step
     from remat_cli.frontends.torch.execute.program import program
     from remat_cli.frontends.torch.measure.operations import place_tensor, seeded
-    from remat_cli.frontends.torch.document import read_step
 
     function = program(graph, statements, "cpu")
     generator = seeded("cpu", 0)
