@@ -93,8 +93,7 @@ class Toy(Framework[Step]):
 
     def require_harmless(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
         """Only functions in the table run, whoever wrote the document."""
-        if libraries:
-            raise UsageError("Toy has no libraries of operators", hint="leave libraries out")
+        super().require_harmless(step, device, libraries, force=force)
         for node, operation in zip(step.graph.nodes, step.operations, strict=True):
             if operation.function not in FUNCTIONS:
                 raise ExecutionFailed(f"node {node.id} calls {operation.function}, which is none of Toy's functions")

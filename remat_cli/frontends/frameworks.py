@@ -15,7 +15,7 @@ from remat_cli.errors import CaptureFailed, UsageError, Worded
 from remat_cli.frontends.captured.installed import require_known
 from remat_cli.frontends.captured.origin import Frontend
 from remat_cli.frontends.captured.profiling import OperationBench, measure_operations, require_counts
-from remat_cli.frontends.captured.running import PlanBench, compare_runs, replay_of_runnable
+from remat_cli.frontends.captured.running import PlanBench, compare_runs, replay_of_valid
 from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.ran import Ran
 from remat_cli.frontends.source import load_function
@@ -108,7 +108,6 @@ class Framework(ABC, Generic[Step]):
     def difference(self, ours: Step, theirs: Step) -> str | None:
         """Why a plan of ``theirs`` is not a plan of ``ours``, in a few words; None if it is. Costs do not matter."""
 
-    @abstractmethod
     def require_harmless(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
         """Check that a step that comes from a document does nothing but compute.
 
@@ -122,6 +121,9 @@ class Framework(ABC, Generic[Step]):
             UsageError: If a library cannot be imported, or libraries make no sense here.
             ExecutionFailed: If an operation is none that graphs hold.
         """
+        if libraries:
+            hint = Worded("leave libraries out", "leave --library out")
+            raise UsageError(f"{self.title} has no libraries of operators", hint=hint)
 
     @abstractmethod
     def operation_bench(self, step: Step, device: str, seed: int) -> AbstractContextManager[OperationBench]:
@@ -208,7 +210,10 @@ class Framework(ABC, Generic[Step]):
         libraries: Sequence[str] = (),
     ) -> Ran:
         """Run ``plan``, and compare it with its graph; see :func:`remat_cli.run_plan` for arguments and errors."""
-        seen = replay_of_runnable(plan, self.frontend, steps)
+        self.frontend.require(plan.graph)
+        if steps < 1:
+            raise UsageError("at least one step has to be run")
+        seen = replay_of_valid(plan)
         if graph is not None:
             self.frontend.require(graph)
         self.require_device(device)

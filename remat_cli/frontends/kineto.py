@@ -13,7 +13,7 @@ from typing import Any
 
 from remat_cli.errors import InputError, Problem, Worded
 from remat_cli.graph.jsontext import load_json
-from remat_cli.graph.model import Graph, Node
+from remat_cli.graph.model import Graph
 from remat_cli.graph.quoting import quote
 from remat_cli.graph.reader import MAX_COST
 
@@ -85,7 +85,10 @@ def measured_costs(graph: Graph, text: str, source: str, *, scale: bool = False)
             times[event.name].append(event.device_us if device else event.duration)
     means = {name: math.fsum(of_name) / len(of_name) for name, of_name in times.items()}
     ids = {node.id for node in graph.nodes} & means.keys()
-    costs = {node.id: _cost(node, means) for node in graph.nodes}
+    costs: dict[str, float | None] = {}
+    for node in graph.nodes:
+        names = [node.id] if node.op is None else [node.id, node.op, f"aten::{node.op}"]
+        costs[node.id] = next((means[name] for name in names if name in means), None)
     kept = tuple(node_id for node_id, cost in costs.items() if cost is None)
     if len(kept) == len(graph.nodes):
         seen = ", ".join(quote(name) for name in list(means)[:5])
@@ -105,11 +108,15 @@ def measured_costs(graph: Graph, text: str, source: str, *, scale: bool = False)
                 "measure all nodes, or give the others a scaled cost with --scale-unmatched",
             ),
         )
-    nodes = tuple(replace(node, cost=_new(node, costs[node.id], factor)) for node in graph.nodes)
+    scaled = ((node, costs[node.id], 1.0 if factor is None else factor) for node in graph.nodes)
+    nodes = tuple(replace(node, cost=node.cost * share if cost is None else cost) for node, cost, share in scaled)
     if not sum(node.cost for node in nodes) <= MAX_COST:  # "not <=" so that NaN is refused too
         raise InputError.of(source, f"all costs together are more than {MAX_COST:g}", "use a trace with sensible times")
+    metadata: Any = graph.metadata
+    if metadata is None or isinstance(metadata, dict):
+        metadata = (metadata or {}) | {"costs": {"model": "measured", "by": "trace"}}
     return Measured(
-        graph=replace(graph, nodes=nodes, cost_unit=UNIT, metadata=_metadata(graph.metadata)),
+        graph=replace(graph, nodes=nodes, cost_unit=UNIT, metadata=metadata),
         by_id=len(ids),
         by_operation=len(graph.nodes) - len(ids) - len(kept),
         kept=kept,
@@ -117,17 +124,6 @@ def measured_costs(graph: Graph, text: str, source: str, *, scale: bool = False)
         on_device=device,
         unlinked=unlinked,
     )
-
-
-def _cost(node: Node, means: Mapping[str, float]) -> float | None:
-    names = [node.id] if node.op is None else [node.id, node.op, f"aten::{node.op}"]
-    return next((means[name] for name in names if name in means), None)
-
-
-def _new(node: Node, measured: float | None, factor: float | None) -> float:
-    if measured is not None:
-        return measured
-    return node.cost if factor is None else node.cost * factor
 
 
 def _factor(graph: Graph, costs: Mapping[str, float | None], source: str) -> float:
@@ -140,12 +136,6 @@ def _factor(graph: Graph, costs: Mapping[str, float | None], source: str) -> flo
             source, "the measured nodes cost nothing, so there is no scale", "measure nodes that cost some"
         )
     return measured / stated
-
-
-def _metadata(metadata: Any) -> Any:
-    if metadata is None or isinstance(metadata, dict):
-        return (metadata or {}) | {"costs": {"model": "measured", "by": "trace"}}
-    return metadata
 
 
 def _read(text: str, source: str) -> tuple[list[list[_Event]], bool, int]:

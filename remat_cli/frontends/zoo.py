@@ -1,9 +1,7 @@
 """What nodes of the zoo cost: FLOPs, or time on a GPU by its data sheet."""
 
-from typing import Any
-
 from remat_cli.errors import UsageError
-from remat_cli.frontends.rates import DTYPES, PRODUCT, Rates, roofline
+from remat_cli.frontends.rates import DTYPES, PRODUCT, roofline
 from remat_cli.zoo.training import FLOPS, CostModel, Work
 
 _DTYPES = {2: "float16", 4: "float32", 8: "float64"}
@@ -27,13 +25,9 @@ def zoo_costs(text: str) -> CostModel:
             hint="write flops or roofline:v100; nothing of them runs, so no device can be measured",
         )
     rates, description = roofline(name)
-    return _timed(rates, description)
-
-
-def _timed(rates: Rates, description: dict[str, Any]) -> CostModel:
-    """Launch + max(FLOPs of products / rate, bytes / bandwidth)."""
 
     def cost(work: Work) -> float:
+        """Launch + max(FLOPs of products / rate, bytes / bandwidth)."""
         dtype = _DTYPES.get(work.dtype_bytes, DTYPES[0])
         own = rates.product_us(PRODUCT, dtype, work.flops) if work.product else 0.0
         moving = rates.us("stream", work.moved_bytes) or 0.0

@@ -1,7 +1,5 @@
 """Programs of torch.export, as files, and what the tests of their import share."""
 
-from __future__ import annotations
-
 import functools
 import json
 import warnings

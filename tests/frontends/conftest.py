@@ -1,7 +1,5 @@
 """What tests with torch.compile share: a compiler without a past, and nothing that is slow and tests nothing."""
 
-from __future__ import annotations
-
 import gc
 import sys
 

@@ -1,7 +1,5 @@
 """Small models of the kinds that libraries have: what is particular about each kind, at sizes that train in no time."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional

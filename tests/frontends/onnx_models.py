@@ -1,7 +1,5 @@
 """Small and large ONNX models, without weights: those of large ones lie in a file that does not exist."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper

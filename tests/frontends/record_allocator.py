@@ -4,8 +4,6 @@ Writes ``allocator.json`` beside this file, with which ``test_torch_allocator.py
 build of PyTorch with CUDA, and a device with a few GB to spare; no kernel runs.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

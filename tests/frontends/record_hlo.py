@@ -4,8 +4,6 @@
       build/jax/bin/python tests/frontends/record_hlo.py build/hlo
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -5,8 +5,6 @@ which PyTorch's samples of operators cannot be imported. It takes all samples, w
 of some, exchanged in memory, forward and backward, and compares each kernel with the same call on fake tensors.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Archives of torch.export and dumps of torch.fx against what the frontend for PyTorch captures, and PyTorch itself."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import subprocess

@@ -1,7 +1,5 @@
 """Archives and dumps that are broken, or do not say all: refused with a reason, and nothing in them is run."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

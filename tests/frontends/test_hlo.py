@@ -3,8 +3,6 @@
 The dumps in ``hlo`` and XLA's own numbers are made by ``record_hlo.py``.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

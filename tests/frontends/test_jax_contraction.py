@@ -1,7 +1,5 @@
 """Contraction keeps what a step computes: groups, run one by one on numbers, give what the equations give."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Models with anything in the wrong place: every importer makes a good graph of them, or says one clear error."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

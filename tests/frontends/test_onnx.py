@@ -1,7 +1,5 @@
 """Graphs of ONNX models against the reference implementation of ONNX, and the zoo."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What operators of ONNX cost, against published numbers, numpy, and products that are counted."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """ONNX models that do not say all that has to be known, or are none: what is refused, and what helps."""
 
-from __future__ import annotations
-
 import json
 from importlib import metadata
 

@@ -1,7 +1,5 @@
 """What the TensorFlow frontend does without TensorFlow: joins operations, reads documents, says what is missing."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The framework of docs/extending.md: one file and one entry are enough to export, profile, solve and run."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small steps that hold what steps hold: ``build()`` functions as a user writes them."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import jax

@@ -1,7 +1,5 @@
 """Graphs of the models in ``jax_models``, captured once per run of the tests, and plans with many recomputations."""
 
-from __future__ import annotations
-
 import functools
 import random
 

@@ -1,7 +1,5 @@
 """Captured steps: they compute what JAX computes, hold what they should, and refuse what they cannot hold."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import jax_models

@@ -1,7 +1,5 @@
 """The undocumented names of JAX that the frontend uses do what it takes them to do."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import pytest

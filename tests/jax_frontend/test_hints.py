@@ -1,7 +1,5 @@
 """What is no loss of arrays is refused with hints that work: models of equinox, and whole training steps."""
 
-from __future__ import annotations
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """The page on JAX: its script, exported, solved, run and trained by plan, prints what the page says."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

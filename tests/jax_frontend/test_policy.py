@@ -1,7 +1,5 @@
 """Plans for jax.checkpoint: names are put in; what is kept between the passes is what the plan says, to the byte."""
 
-from __future__ import annotations
-
 import re
 
 import jax

@@ -1,7 +1,5 @@
 """Training by plan: equal to the same operations without recomputation, in the user's own loop."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import jax

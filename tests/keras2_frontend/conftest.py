@@ -1,7 +1,5 @@
 """Tests with TensorFlow 2.15 and Keras 2. ``make test-keras2`` runs them in an environment of their own."""
 
-from __future__ import annotations
-
 import os
 
 os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "true"  # before TensorFlow is imported, so that its allocator counts

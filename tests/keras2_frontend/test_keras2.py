@@ -1,7 +1,5 @@
 """Models of Keras 2 are captured, run by plan, and trained by plan like in eager mode, bit for bit."""
 
-from __future__ import annotations
-
 import random
 
 import keras

@@ -3,8 +3,6 @@
 The folder is not called ``tensorflow``: tests/ is on Python's path, and would then stand in for the library.
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "true"  # before TensorFlow is imported, so that its allocator counts

@@ -1,7 +1,5 @@
 """Small models and steps, and plans for them."""
 
-from __future__ import annotations
-
 import keras
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """Documents alone on standard output, and what is said where TensorFlow is missing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Keras models that change after ``attach``: they train as models without plans do, or one error says what changed."""
 
-from __future__ import annotations
-
 import keras
 import numpy
 import pytest

@@ -1,7 +1,5 @@
 """Each undocumented name of TensorFlow that the frontend uses, so that a new version tells which one has moved."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

@@ -1,7 +1,5 @@
 """The script and the commands of docs/tensorflow.md."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

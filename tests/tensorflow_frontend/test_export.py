@@ -1,7 +1,5 @@
 """Graphs of training steps: order, phases, memory, and what is refused."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 import tensorflow as tf

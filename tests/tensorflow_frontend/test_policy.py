@@ -1,7 +1,5 @@
 """Plans for keras.RematScope: the snippet trains the same in less memory, and no peak is promised."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

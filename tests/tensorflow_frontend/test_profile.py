@@ -1,7 +1,5 @@
 """Measured costs."""
 
-from __future__ import annotations
-
 import pytest
 from steps import compiled_cnn, graph_of, recurrent
 

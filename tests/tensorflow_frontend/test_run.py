@@ -1,7 +1,5 @@
 """Runs of plans: equal bit for bit, at the predicted peak, with all that the plan recomputes really recomputed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

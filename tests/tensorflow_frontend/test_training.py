@@ -1,7 +1,5 @@
 """Training by plan: several steps equal to eager ones, bit for bit."""
 
-from __future__ import annotations
-
 import warnings
 
 import keras

@@ -1,7 +1,5 @@
 """Models of the zoo, at sizes that one slow core captures in seconds."""
 
-from __future__ import annotations
-
 import pytest
 
 from remat_cli.errors import UsageError

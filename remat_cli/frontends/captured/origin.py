@@ -127,13 +127,5 @@ def damaged(graph: Graph, at: str, message: str) -> UsageError:
     )
 
 
-def differing_spec(name: str, facts: tuple[tuple[str, Any, Any], ...]) -> str | None:
-    """The first of ``(what, there, here)`` that differs, in words; None if none does. ``name`` is what they are of."""
-    for what, there, here in facts:
-        if there != here:
-            return f"{printable(name)} has the {what} {there} there and {here} here"
-    return None
-
-
 def _minor(version: str) -> list[str]:
     return version.split(".")[:2]

@@ -23,7 +23,8 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from remat_cli.frontends.captured.origin import Frontend, differing_spec
+from remat_cli.frontends.captured.origin import Frontend
+from remat_cli.frontends.captured.same_graph import differing_spec, first_difference
 from remat_cli.frontends.captured.serialiser import ITEM_BYTES as COMMON_BYTES
 from remat_cli.frontends.captured.serialiser import Dtype, Reader, Stored, stored
 from remat_cli.graph.model import Graph
@@ -200,39 +201,26 @@ def function_text(function: bytes) -> str:
 
 
 def difference(ours: Step, theirs: Step) -> str | None:
-    """Why a plan of ``theirs`` is not a plan of ``ours``, in a few words; None if it is. Costs do not matter."""
-    return _places(ours, theirs) or _operations(ours, theirs) or _rest(ours, theirs)
+    """See :func:`remat_cli.frontends.captured.same_graph.first_difference`."""
 
-
-def _places(ours: Step, theirs: Step) -> str | None:
-    if len(ours.places) != len(theirs.places):
-        return f"it has {len(theirs.places)} arrays in its arguments, and this has {len(ours.places)}"
-    for mine, other in zip(ours.places, theirs.places, strict=True):
+    def of_places(mine: PlaceSpec, other: PlaceSpec) -> str | None:
         if mine.name != other.name or mine.kind != other.kind:
             return f"{printable(other.name)} there is {printable(mine.name)} here"
         facts = (
             ("type", other.spec.key or other.spec.dtype, mine.spec.key or mine.spec.dtype),
             ("shape", list(other.spec.shape), list(mine.spec.shape)),
         )
-        if (words := differing_spec(other.name, facts)) is not None:
-            return words
-    return None
+        return differing_spec(other.name, facts)
 
+    def of_operations(number: int) -> str | None:
+        def facts(step: Step) -> tuple[object, ...]:
+            operation = step.operations[number]
+            function = step.functions[operation.function]
+            return step.graph.nodes[number].inputs, operation.reads, operation.values, function
 
-def _operations(ours: Step, theirs: Step) -> str | None:
-    mine, others = ours.graph.nodes, theirs.graph.nodes
-    for k, (here, there) in enumerate(zip(mine, others, strict=False)):
-        own, other = ours.operations[k], theirs.operations[k]
-        same = own.reads == other.reads and own.values == other.values and here.inputs == there.inputs
-        if not same or ours.functions[own.function] != theirs.functions[other.function]:
-            return f"its operation {printable(there.id)} computes something else"
-    return None if len(mine) == len(others) else f"it has {len(others)} operations, and this has {len(mine)}"
+        return None if facts(ours) == facts(theirs) else "computes something else"
 
-
-def _rest(ours: Step, theirs: Step) -> str | None:
-    if ours.constants != theirs.constants:
-        return "constants in the code have other values"
-    return None if ours.results == theirs.results else "it returns something else"
+    return first_difference(ours, theirs, "arrays in its arguments", of_places, of_operations)
 
 
 _LARGEST_FUNCTION = 1 << 28

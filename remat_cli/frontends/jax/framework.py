@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from remat_cli.errors import UsageError, Worded
 from remat_cli.frontends.captured.origin import Frontend
 from remat_cli.frontends.captured.profiling import OperationBench
 from remat_cli.frontends.captured.running import PlanBench
@@ -54,14 +53,6 @@ class Jax(Framework[Step]):
     def difference(self, ours: Step, theirs: Step) -> str | None:
         """See :meth:`Framework.difference`."""
         return difference(ours, theirs)
-
-    def require_harmless(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
-        """Refuse libraries: the functions of a step hold all that they need, and are checked as they are loaded."""
-        if libraries:
-            raise UsageError(
-                "libraries of operators are for PyTorch, and this graph is of JAX",
-                hint=Worded("leave libraries out", "leave --library out"),
-            )
 
     @contextmanager
     def operation_bench(self, step: Step, device: str, seed: int) -> Iterator[OperationBench]:

@@ -15,7 +15,7 @@ import numpy as np
 from remat_cli.errors import ExecutionFailed
 from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, host_facts, time_call
 from remat_cli.frontends.captured.running import MeasuredPlan, PlanBench, compared_tensor, median_s
-from remat_cli.frontends.jax.document import ArraySpec, Place, PlaceSpec, Step
+from remat_cli.frontends.jax.document import ArraySpec, Place, PlaceSpec
 from remat_cli.frontends.jax.execute import Loaded, program
 from remat_cli.frontends.jax.installed import device_named
 from remat_cli.frontends.source import one_line
@@ -42,10 +42,10 @@ class Operations(OperationBench):
         generator = np.random.default_rng(self._seed)
         call = self._loaded.functions[step.operations[index].function]
         try:
-            arrays = [
-                random_array(spec, self.device, generator, _limit(step, index, k))
-                for k, spec in enumerate(step.read_specs(index))
-            ]
+            arrays = []
+            for spec, read in zip(step.read_specs(index), step.operations[index].reads, strict=True):
+                below = step.places[read.number].below if isinstance(read, Place) else None
+                arrays.append(random_array(spec, self.device, generator, below))
             analysed = call.compiled().memory_analysis()
             workspace = 0 if analysed is None else int(analysed.temp_size_in_bytes)
 
@@ -76,19 +76,14 @@ class Operations(OperationBench):
         return version | host_facts(usable_cores())
 
 
-def _limit(step: Step, index: int, position: int) -> int | None:
-    """The limit of the whole numbers that an operation reads, if they are given to the step."""
-    read = step.operations[index].reads[position]
-    return step.places[read.number].below if isinstance(read, Place) else None
-
-
 class Plans(PlanBench):
     """Arrays that a step is given, names of its results, and programs that run with them."""
 
     def __init__(self, loaded: Loaded, seed: int) -> None:
         step = loaded.step
         self._loaded, self._places = loaded, place_arrays(step.places, loaded.device, seed)
-        self._names = result_names(step)
+        words = {"auxiliary": "auxiliary result ", "gradient": "gradient of "}
+        self._names = [printable(words.get(result.kind, "") + result.name) for result in step.results]
         kinds = [result.kind for result in step.results]
         self.leading = self._names[kinds.index("loss")] if "loss" in kinds else None
 
@@ -103,12 +98,6 @@ class Plans(PlanBench):
         del arrays
         taken = median_s(lambda: jax.block_until_ready(runnable.run(self._places)), lambda: None, steps)
         return MeasuredPlan(results, self._loaded.step.graph.fixed_memory + live.peak_bytes, taken)
-
-
-def result_names(step: Step) -> list[str]:
-    """Names of the results: ``loss``, ``gradient of 0.w``."""
-    of = {"loss": "loss", "auxiliary": "auxiliary result", "gradient": "gradient of"}
-    return [printable(of[r.kind] if r.kind == "loss" else f"{of[r.kind]} {r.name}") for r in step.results]
 
 
 @dataclass(slots=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 from remat_cli.errors import UsageError
 from remat_cli.frontends.captured.running import replay_of_valid
-from remat_cli.frontends.jax.capture.capture import Captured, Loss, capture
+from remat_cli.frontends.jax.capture.capture import Loss, capture
 from remat_cli.frontends.jax.capture.lower import lower
 from remat_cli.frontends.jax.compat import is_tracer, key_implementation, tracing
-from remat_cli.frontends.jax.document import FRONTEND, Step, difference, read_step
+from remat_cli.frontends.jax.document import FRONTEND, difference, read_step
 from remat_cli.frontends.jax.execute import Program, load, program
 from remat_cli.frontends.jax.installed import require_present
 from remat_cli.plan.model import Plan
@@ -94,8 +94,9 @@ def _prepared(loss: Loss, plan: Plan, arguments: tuple[Any, ...], keywords: Mapp
     """The program for arguments of this form."""
     planned = read_step(plan.graph)
     captured = capture(loss, arguments, keywords, scans=planned.scans)
-    ours, arrays = _own_step(captured, planned)
-    reason = difference(ours, planned)
+    graph, arrays = lower(captured, lambda work: work.flops, planned.graph.name, planned.device)
+    metadata = FRONTEND.metadata("", planned.device, {}) | graph.metadata
+    reason = difference(read_step(replace(graph, metadata=metadata)), planned)
     if reason is not None:
         raise UsageError(
             f"the plan is for another graph than the one of this call: {reason}",
@@ -104,14 +105,6 @@ def _prepared(loss: Loss, plan: Plan, arguments: tuple[Any, ...], keywords: Mapp
     runnable = program(load(planned, planned.device), plan.statements)
     results = tuple(result.spec.key for result in planned.results)
     return _Prepared(runnable, tuple(map(_numbers, arrays)), results, captured.structure)
-
-
-def _own_step(captured: Captured, planned: Step) -> tuple[Step, list[Any]]:
-    """The step that was captured now, and the arrays that its code refers to."""
-    lowered = lower(captured, lambda work: work.flops, planned.graph.name, planned.device)
-    origin = FRONTEND.metadata("", planned.device, {})
-    graph = replace(lowered.graph, metadata=origin | lowered.graph.metadata)
-    return read_step(graph), lowered.captured
 
 
 def _refuse_tracers(leaves: Sequence[Any]) -> None:

@@ -32,7 +32,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remat_cli.frontends.aten.program import TANGENTS
-from remat_cli.frontends.captured.origin import Frontend, differing_spec
+from remat_cli.frontends.captured.origin import Frontend
+from remat_cli.frontends.captured.same_graph import differing_spec, first_difference
 from remat_cli.frontends.captured.serialiser import ITEM_BYTES as COMMON_BYTES
 from remat_cli.frontends.captured.serialiser import Dtype, Hexadecimal, Reader, Stored, stored
 from remat_cli.graph.model import Graph
@@ -453,45 +454,32 @@ class _Reader(Reader):
 
 
 def difference(compiled: Step, planned: Step) -> str | None:
-    """Why a plan of ``planned`` is not a plan of ``compiled``, in a few words; None if it is."""
-    reason = _places(compiled, planned) or _operations(compiled, planned)
-    if reason is None and compiled.constants != planned.constants:
-        return "constants in the code have other values"
-    return reason if reason or compiled.results == planned.results else "it returns something else"
-
-
-def _places(compiled: Step, planned: Step) -> str | None:
-    ours, theirs = compiled.places, planned.places
+    """See :func:`remat_cli.frontends.captured.same_graph.first_difference`."""
     here, there = (len(step.places) - len(step.given) for step in (compiled, planned))
     if here != there and len(compiled.given) == len(planned.given):
         return (
             f"{there} of its results {'takes' if there == 1 else 'take'} a gradient, and {here} of this: compile what "
             "returns the same, the loss alone if there is one"
         )
-    if len(ours) != len(theirs):
-        return f"it has {len(theirs)} parameters, buffers and inputs, and this has {len(ours)}"
-    for mine, other in zip(ours, theirs, strict=True):
-        if (mine.kind == "tangent") != (other.kind == "tangent"):
-            return f"{printable(other.name)} is {other.kind} there and {mine.kind} here"
-        facts = (
-            ("type", other.spec.dtype, mine.spec.dtype),
-            ("shape", list(other.spec.shape), list(mine.spec.shape)),
-            ("stride", list(other.spec.stride), list(mine.spec.stride)),
-        )
-        if (words := differing_spec(other.name, facts)) is not None:
-            return words
-    return None
+
+    def of_operations(number: int) -> str | None:
+        mine, other = compiled.graph.nodes[number], planned.graph.nodes[number]
+        here, there = compiled.operations[number], planned.operations[number]
+        if (here, mine.inputs, len(mine.outputs)) == (there, other.inputs, len(other.outputs)):
+            return None
+        if there.call == here.call:
+            return f"({printable(there.call)}) has other arguments"
+        return f"is {printable(there.call)} there and {here.call} here"
+
+    return first_difference(compiled, planned, "parameters, buffers and inputs", _of_places, of_operations)
 
 
-def _operations(compiled: Step, planned: Step) -> str | None:
-    ours, theirs = compiled.graph.nodes, planned.graph.nodes
-    for k, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
-        here, there = compiled.operations[k], planned.operations[k]
-        if (here, mine.inputs, len(mine.outputs)) != (there, other.inputs, len(other.outputs)):
-            name, called = printable(other.id), printable(there.call)
-            if there.call == here.call:
-                return f"its operation {name} ({called}) has other arguments"
-            return f"its operation {name} is {called} there and {here.call} here"
-    if len(ours) != len(theirs):
-        return f"it has {len(theirs)} operations, and this has {len(ours)}"
-    return None
+def _of_places(mine: Placeholder, other: Placeholder) -> str | None:
+    if (mine.kind == "tangent") != (other.kind == "tangent"):
+        return f"{printable(other.name)} is {other.kind} there and {mine.kind} here"
+    facts = (
+        ("type", other.spec.dtype, mine.spec.dtype),
+        ("shape", list(other.spec.shape), list(mine.spec.shape)),
+        ("stride", list(other.spec.stride), list(mine.spec.stride)),
+    )
+    return differing_spec(other.name, facts)

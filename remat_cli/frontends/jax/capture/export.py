@@ -40,7 +40,7 @@ def export_built(
     """
     costs = cost_model(cost, device, tell)
     captured = capture(*_loss(called(build, name, FRONTEND.name), name), scans=scans)
-    graph = lower(captured, costs.cost, name, device).graph
+    graph, _ = lower(captured, costs.cost, name, device)
     metadata = FRONTEND.metadata(source, device, costs.description) | {"notes": list(captured.notes)}
     return replace(graph, cost_unit=costs.unit, metadata=metadata | graph.metadata | {"scans": scans})
 

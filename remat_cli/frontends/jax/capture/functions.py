@@ -36,14 +36,6 @@ def spec_of(aval: Any) -> ArraySpec:
     return ArraySpec(name, tuple(map(int, aval.shape)), key)
 
 
-def struct_of(spec: ArraySpec) -> Any:
-    """The type of an array for JAX, keys as the numbers in them."""
-    import jax
-    import jax.numpy as jnp
-
-    return jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype))
-
-
 @dataclass(slots=True)
 class Functions:
     """The functions of a step.
@@ -104,7 +96,8 @@ class Functions:
         from jax import export
 
         function = function_of(self.flat, equations, reads, makes)
-        specs = [struct_of(spec_of(self.flat.avals[variable])) for variable in reads]
+        numbers = [spec_of(self.flat.avals[variable]) for variable in reads]
+        specs = [jax.ShapeDtypeStruct(spec.shape, jax.numpy.dtype(spec.dtype)) for spec in numbers]
         platforms = [_PLATFORMS[self.device]]
         try:
             with without_places():

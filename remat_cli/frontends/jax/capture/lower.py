@@ -32,21 +32,8 @@ _LARGEST_CONSTANT = 1 << 16
 """Bytes of the largest array that the code refers to and whose data is in the document. Larger ones are given."""
 
 
-@dataclass(slots=True)
-class Lowered:
-    """A graph, and what a program needs to run it on the user's own arrays.
-
-    Attributes:
-        graph: The graph.
-        captured: The arrays that the code refers to, and that are places of the graph, behind the arguments.
-    """
-
-    graph: Graph
-    captured: list[Any]
-
-
-def lower(captured: Captured, cost: Callable[[Work], float], name: str, device: str) -> Lowered:
-    """The graph of a captured step.
+def lower(captured: Captured, cost: Callable[[Work], float], name: str, device: str) -> tuple[Graph, list[Any]]:
+    """The graph of a captured step; and the arrays that its code refers to and that are places, behind the arguments.
 
     Args:
         captured: The step.
@@ -58,11 +45,6 @@ def lower(captured: Captured, cost: Callable[[Work], float], name: str, device: 
         CaptureFailed: If there is nothing to compute, or JAX cannot write an operation.
     """
     return _Lowering(captured, device).lowered(cost, name)
-
-
-def groups_of(flat: Flat, sizes: dict[int, int], given: frozenset[int]) -> list[Group]:
-    """The groups of the equations of ``flat``; ``given`` are the variables that are always there."""
-    return contracted(items_of(flat, given), sizes, frozenset(_outputs(flat, given)))
 
 
 def items_of(flat: Flat, given: frozenset[int]) -> list[Item]:
@@ -77,10 +59,6 @@ def items_of(flat: Flat, given: frozenset[int]) -> list[Item]:
         )
         for equation in flat.equations
     ]
-
-
-def _outputs(flat: Flat, given: frozenset[int]) -> set[int]:
-    return {atom for atom in flat.results if isinstance(atom, int) and atom not in given}
 
 
 @dataclass(slots=True)
@@ -109,7 +87,7 @@ class _Lowering:
     def flat(self) -> Flat:
         return self.captured.flat
 
-    def lowered(self, cost: Callable[[Work], float], name: str) -> Lowered:
+    def lowered(self, cost: Callable[[Work], float], name: str) -> tuple[Graph, list[Any]]:
         """See :func:`lower`."""
         if not self.flat.equations:
             raise CaptureFailed("the step computes nothing", hint="does the loss depend on the arguments?")
@@ -118,11 +96,10 @@ class _Lowering:
             self.specs |= {variable: spec_of(self.flat.avals[variable]) for variable in equation.makes}
         given = frozenset(self.given)
         sizes = {variable: spec.bytes for variable, spec in self.specs.items()}
-        groups = groups_of(self.flat, sizes, given)
-        equations = [
-            [self.flat.equations[index] for index in indices]
-            for indices in members_of(items_of(self.flat, given), groups)
-        ]
+        items = items_of(self.flat, given)
+        kept = frozenset(atom for atom in self.flat.results if isinstance(atom, int) and atom not in given)
+        groups = contracted(items, sizes, kept)
+        equations = [[self.flat.equations[index] for index in indices] for indices in members_of(items, groups)]
         nodes, numbers, functions = self.nodes(groups, equations, cost)
         results = self.results(numbers)
         outputs = tuple(sorted({r.array.number for r in results if isinstance(r.array, Value)}))
@@ -141,7 +118,7 @@ class _Lowering:
         }
         if self.flat.step_bytes:
             metadata["step_bytes"] = self.flat.step_bytes
-        return Lowered(replace(graph, metadata=metadata), self.arrays)
+        return replace(graph, metadata=metadata), self.arrays
 
     def find_given(self) -> None:
         """Number the places and constants."""

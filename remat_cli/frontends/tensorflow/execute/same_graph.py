@@ -8,18 +8,36 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from remat_cli.frontends.captured.origin import differing_spec
-from remat_cli.frontends.tensorflow.document import Constant, Ref, Step
+from remat_cli.frontends.captured.same_graph import differing_spec, first_difference
+from remat_cli.frontends.tensorflow.document import Constant, Placeholder, Ref, Step
 from remat_cli.frontends.tensorflow.execute.functions import same_functions
-from remat_cli.printable import printable
 
 _LONG = 12
 """Calls in one operation of a graph from which on messages name only the first that differ."""
 
 
 def difference(compiled: Step, planned: Step) -> str | None:
-    """Why a plan of ``planned`` is not a plan of ``compiled``, in a few words; None if it is."""
-    return _places(compiled, planned) or _operations(compiled, planned) or _rest(compiled, planned)
+    """See :func:`remat_cli.frontends.captured.same_graph.first_difference`."""
+
+    def of_places(mine: Placeholder, other: Placeholder) -> str | None:
+        ours, theirs = ((place.kind, place.spec.dtype, list(place.spec.shape)) for place in (mine, other))
+        return differing_spec(other.name, list(zip(("kind", "type", "shape"), theirs, ours, strict=True)))
+
+    def of_operations(number: int) -> str | None:
+        mine, other = compiled.graph.nodes[number], planned.graph.nodes[number]
+        here, there = compiled.operations[number], planned.operations[number]
+        if (here, mine.inputs, mine.recompute) == (there, other.inputs, other.recompute):
+            return None
+        kinds = [[call.op for call in operation.calls] for operation in (there, here)]
+        if kinds[0] == kinds[1]:
+            return "has other arguments"
+        there_words, here_words = _kinds(*kinds)
+        return f"is {there_words} there and {here_words} here"
+
+    words = first_difference(compiled, planned, "inputs and variables", of_places, of_operations)
+    if words is None and not same_functions(compiled.functions, planned.functions):
+        return "functions inside it do something else"
+    return words
 
 
 def resized(compiled: Step, planned: Step) -> bool:
@@ -55,36 +73,6 @@ def _skeleton(step: Step) -> Any:
     ]
 
 
-def _places(compiled: Step, planned: Step) -> str | None:
-    ours, theirs = compiled.places, planned.places
-    if len(ours) != len(theirs):
-        return f"it has {len(theirs)} inputs and variables, and this has {len(ours)}"
-    for mine, other in zip(ours, theirs, strict=True):
-        facts = (
-            ("kind", other.kind, mine.kind),
-            ("type", other.spec.dtype, mine.spec.dtype),
-            ("shape", list(other.spec.shape), list(mine.spec.shape)),
-        )
-        if (words := differing_spec(other.name, facts)) is not None:
-            return words
-    return None
-
-
-def _operations(compiled: Step, planned: Step) -> str | None:
-    ours, theirs = compiled.graph.nodes, planned.graph.nodes
-    for k, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
-        here, there = compiled.operations[k], planned.operations[k]
-        if (here, mine.inputs, mine.recompute) != (there, other.inputs, other.recompute):
-            kinds = [[call.op for call in step.calls] for step in (there, here)]
-            if kinds[0] == kinds[1]:
-                return f"its operation {printable(other.id)} has other arguments"
-            there_words, here_words = _kinds(*kinds)
-            return f"its operation {printable(other.id)} is {there_words} there and {here_words} here"
-    if len(ours) != len(theirs):
-        return f"it has {len(theirs)} operations, and this has {len(ours)}"
-    return None
-
-
 def _kinds(there: Sequence[str], here: Sequence[str]) -> list[str]:
     """Both in words; of long ones, such as all that updates a model, the first that differ."""
     at = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(there, here, strict=False)))
@@ -94,11 +82,3 @@ def _kinds(there: Sequence[str], here: Sequence[str]) -> list[str]:
         else f"{len(kinds)} calls, of which the next after {at} is {kinds[at] if at < len(kinds) else 'none'},"
         for kinds in (there, here)
     ]
-
-
-def _rest(compiled: Step, planned: Step) -> str | None:
-    if compiled.constants != planned.constants:
-        return "constants in the code have other values"
-    if not same_functions(compiled.functions, planned.functions):
-        return "functions inside it do something else"
-    return None if compiled.results == planned.results else "it returns something else"
