@@ -1,19 +1,20 @@
 """What tests of the PyTorch frontend share: captured graphs, plans with many recomputations, and what steps take."""
 
 import functools
-import random
 from itertools import accumulate
 
 import torch
 import torch_models
+from plans_by_hand import plain as plain
+from plans_by_hand import plan_of as plan_of
+from plans_by_hand import repeated as repeated
 
 from remat_cli.api import SolveOptions
 from remat_cli.frontends.torch.compat.operators import profiler_events
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.framework import Torch
 from remat_cli.graph.model import Graph
-from remat_cli.plan.derive import derive
-from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
+from remat_cli.plan.model import Plan
 
 FAST = SolveOptions(strategy="dtr")
 run_plan = Torch().run
@@ -23,27 +24,6 @@ run_plan = Torch().run
 def graph_of(name: str) -> Graph:
     """The exported graph of a model, the same object each time; graphs are frozen."""
     return export_model(getattr(torch_models, name), name=name, source=f"torch:torch_models.py:{name}")
-
-
-def plan_of(graph, computes) -> Plan:
-    """A plan that computes these nodes in this order."""
-    claim = Claim(ClaimStatus.FEASIBLE, sum(graph.nodes[i].cost for i in computes), 0.0, Scope.ANY_ORDER)
-    return Plan(graph, derive(graph, computes), None, claim, "by-hand")
-
-
-def plain(graph) -> Plan:
-    """The plan without recomputation."""
-    return plan_of(graph, range(len(graph.nodes)))
-
-
-def repeated(graph, seed=3, share=0.1) -> list[int]:
-    """A schedule with recomputations of many nodes, at random places, the random ones among them."""
-    source = random.Random(seed)
-    computes = []
-    for node in range(len(graph.nodes)):
-        computes += [i for i in range(node) if graph.nodes[i].recompute and source.random() < share]
-        computes.append(node)
-    return computes
 
 
 def by_hand(graph) -> Plan:

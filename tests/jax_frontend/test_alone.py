@@ -1,34 +1,17 @@
 """Documents alone on standard output, and what is said where JAX, or what it needs, is missing."""
 
-import json
-from pathlib import Path
-
+import alone
 import jax_models
 import pytest
-from absent import remat_without
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with a step, its graph and a plan, as the commands printed them."""
-    place = tmp_path_factory.mktemp("alone")
-    (place / "train.py").write_text(Path(jax_models.__file__).read_text(encoding="utf-8"), encoding="utf-8")
-    for line, file in (
-        ("export jax:train.py:deep -q -o -", "step.json"),
-        ("solve step.json --budget 75% --time-limit 5s -q -o -", "step.plan.json"),
-    ):
-        done = remat_without(set(), place, line)
-        assert (done.code, done.err) == (0, "")
-        (place / file).write_text(done.out, encoding="utf-8")
-    return place
+    return alone.exported(tmp_path_factory.mktemp("alone"), jax_models.__file__, "jax:train.py:deep")
 
 
 def test_documents_are_all_that_commands_print(folder):
-    assert json.loads((folder / "step.json").read_text(encoding="utf-8"))["schema"] == "remat-graph/1"
-    profiled = remat_without(set(), folder, "profile step.json --repeats 1 -o -")
-    assert (profiled.code, json.loads(profiled.out)["cost_unit"]) == (0, "us"), profiled.err
-    ran = remat_without(set(), folder, "run step.plan.json --steps 1 --format json")
-    assert (ran.code, json.loads(ran.out)["identical"]) == (0, True), ran.err
+    alone.require_documents(folder)
 
 
 @pytest.mark.parametrize("hidden", ["jax", "flatbuffers"])
@@ -37,7 +20,4 @@ def test_documents_are_all_that_commands_print(folder):
     ["export jax:train.py:deep", "export zoo:jax/vgg16", "profile step.json -o measured.json", "run step.plan.json"],
 )
 def test_the_error_names_the_extra(folder, hidden, line):
-    done = remat_without({hidden}, folder, line)
-    assert (done.code, done.out) == (2, "")
-    assert "is not installed" in done.err
-    assert "[jax]" in done.err
+    alone.require_named(folder, {hidden}, line, "jax")

@@ -5,17 +5,12 @@ import jax.numpy as jnp
 import jax_models
 import numpy as np
 import pytest
-from jax_plans import graph_of, plain, plan_of, repeated, value_and_grad
+from jax_plans import exported, graph_of, plain, plan_of, repeated, value_and_grad
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.jax.capture.capture import Loss, capture
-from remat_cli.frontends.jax.capture.export import export_built
 from remat_cli.frontends.jax.train import planned_step
 from remat_cli.graph.model import Phase
-
-
-def exported(build):
-    return export_built(build, "build", "jax:test", device="cpu", cost="flops", tell=print)
 
 
 def notes_of(graph):
@@ -85,7 +80,7 @@ def test_scans_become_what_is_asked_for_and_compute_the_same(scans, nodes, rever
         return recurrent(reverse=reverse)
 
     function, arguments, options = build()
-    graph = export_built(build, "build", "jax:test", device="cpu", cost="flops", tell=print, scans=scans)
+    graph = exported(build, scans=scans)
     assert sum(node.op == "scan" for node in graph.nodes) == nodes
     wanted = jax.tree_util.tree_leaves(jax.jit(jax.value_and_grad(function, **options))(*arguments))
     often = plan_of(graph, repeated(graph, share=0.4))
@@ -107,7 +102,7 @@ def test_blocks_of_a_scan_hand_their_residuals_to_blocks_of_its_gradient():
         return loss, (jnp.eye(8), jnp.linspace(0.5, 1.5, 16))
 
     def most(scans):
-        graph = export_built(build, "build", "jax:test", device="cpu", cost="flops", tell=print, scans=scans)
+        graph = exported(build, scans=scans)
         return max(sum(map(graph.size.__getitem__, node.inputs)) + sum(node.outputs) for node in graph.nodes)
 
     assert most("blocks") < 0.5 * most("whole")
@@ -245,12 +240,7 @@ def test_steps_of_a_scan_run_the_same_functions(scans, most):
         keys = jax.random.split(jax.random.key(0), length)
         return loss, (jnp.eye(4), jnp.arange(4.0 * length).reshape(length, 4), keys)
 
-    def exported_scan(length):
-        return export_built(
-            lambda: build(length), "build", "jax:test", device="cpu", cost="flops", tell=print, scans=scans
-        )
-
-    graph = exported_scan(36)
+    graph = exported(lambda: build(36), scans=scans)
     assert len(graph.metadata["functions"]) <= most
     loss, arguments = build(36)
     found, wanted = planned_step(loss, plain(graph))(*arguments), jax.jit(jax.value_and_grad(loss))(*arguments)

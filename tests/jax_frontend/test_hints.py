@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax_plans
 import numpy as np
 import optax
 import pytest
@@ -10,7 +11,6 @@ from jax_plans import plain
 
 import remat_cli.frontends.jax as remat_jax
 from remat_cli.errors import CaptureFailed
-from remat_cli.frontends.jax.capture.export import export_built
 
 OPTIMIZER = optax.adam(0.01)
 
@@ -21,7 +21,7 @@ def model_and_batch():
 
 
 def exported(*returned):
-    return export_built(lambda: returned, "build", "jax:test", device="cpu", cost="flops", tell=print)
+    return jax_plans.exported(lambda: returned)
 
 
 def whole_loss(model, x, y):

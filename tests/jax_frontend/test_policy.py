@@ -8,17 +8,13 @@ import jax.numpy as jnp
 import jax_models
 import numpy as np
 import pytest
+from jax_plans import exported
 
 from remat_cli.api import SolveOptions, policy
 from remat_cli.errors import StrategyMismatch
 from remat_cli.frontends.jax import named
-from remat_cli.frontends.jax.capture.export import export_built
 
 FAST = SolveOptions(time_limit_s=10)
-
-
-def exported(build):
-    return export_built(build, build.__name__, "jax:test", device="cpu", cost="flops", tell=lambda text: None)
 
 
 def pasted(snippet, loss):

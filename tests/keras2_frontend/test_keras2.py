@@ -1,18 +1,15 @@
 """Models of Keras 2 are captured, run by plan, and trained by plan like in eager mode, bit for bit."""
 
-import random
-
 import keras
 import numpy
 import pytest
 import tensorflow as tf
+from plans_by_hand import plain, plan_of, repeated
 
 import remat_cli.frontends.tensorflow as remat_tensorflow
 from remat_cli.errors import UsageError
 from remat_cli.frontends.tensorflow.capture.export import export_model
 from remat_cli.frontends.tensorflow.framework import TensorFlow
-from remat_cli.plan.derive import derive
-from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
 
 run_plan = TensorFlow().run
 
@@ -82,12 +79,7 @@ def half():
 
 def plan_with_recomputations(graph):
     """A plan that computes nodes again at random places."""
-    source, computes = random.Random(3), []
-    for node in range(len(graph.nodes)):
-        computes += [i for i in range(node) if graph.nodes[i].recompute and source.random() < 3 / len(graph.nodes)]
-        computes.append(node)
-    claim = Claim(ClaimStatus.FEASIBLE, sum(graph.nodes[i].cost for i in computes), 0.0, Scope.ANY_ORDER)
-    return Plan(graph, derive(graph, computes), None, claim, "by-hand")
+    return plan_of(graph, repeated(graph, share=3 / len(graph.nodes)))
 
 
 def trained(build, plan=None, change=None, unknown="error"):
@@ -202,7 +194,5 @@ def test_a_change_that_no_plan_fits_is_named_before_a_step_runs(dense_plan, chan
 
 
 def test_another_attach_replaces_the_plan(dense_plan):
-    graph = dense_plan.graph
-    whole = Plan(graph, derive(graph, range(len(graph.nodes))), None, dense_plan.claim, "by-hand")
-    attach = lambda model: remat_tensorflow.attach(model, whole)  # noqa: E731
+    attach = lambda model: remat_tensorflow.attach(model, plain(dense_plan.graph))  # noqa: E731
     assert same(trained(dense, dense_plan, attach), trained(dense, change=lambda model: None))
