@@ -118,12 +118,10 @@ class _Reader:
         elif isinstance(statement, ast.Assign):
             self._plain(statement)
         elif isinstance(statement, ast.Return) and statement.value is not None:
-            self._outputs += [node.id for node in ast.walk(statement.value) if self._is_tensor(node)]  # type: ignore[attr-defined]  # names
-        elif not isinstance(statement, ast.Pass | ast.Delete | ast.Assert) and not _is_text(statement):
+            names = (node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name))
+            self._outputs += [name for name in names if name in self._types]
+        elif not isinstance(statement, ast.Pass | ast.Delete | ast.Assert):
             self._expression(statement)
-
-    def _is_tensor(self, node: ast.AST) -> bool:
-        return isinstance(node, ast.Name) and node.id in self._types
 
     def _plain(self, statement: ast.Assign) -> None:
         """An assignment without a type: of a tuple, of a number, or of None to variables that are no longer read."""
@@ -183,6 +181,8 @@ class _Reader:
     def _expression(self, statement: ast.stmt) -> None:
         """A call whose result is not assigned: a check, or a write into memory."""
         value = statement.value if isinstance(statement, ast.Expr) else None
+        if isinstance(value, ast.Constant):  # a docstring
+            return
         if not isinstance(value, ast.Call) or not ast.unparse(value.func).startswith("torch.ops."):
             raise self._wrong(statement, f"{ast.unparse(statement)[:80]} is not understood")
 
@@ -238,7 +238,3 @@ def _kind_of(name: str) -> str:
         if name.startswith(prefix):
             return kind
     return "input"
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

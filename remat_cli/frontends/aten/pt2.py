@@ -155,7 +155,7 @@ class _Reader:
         self._storages = storages
         self._path = path
         self._version = str(data.get("torch_version") or "")
-        ranges = {name: _range(r) for name, r in data.get("range_constraints", {}).items()}
+        ranges = {name: (r.get("min_val"), r.get("max_val")) for name, r in data.get("range_constraints", {}).items()}
         self._sizes = Sizes(given, ranges)
         self._types: dict[str, TensorType] = {}
         self.at = "/graph_module"
@@ -252,10 +252,6 @@ class _Reader:
         if "as_name" in value:
             return self._size(self._graph["sym_int_values"][value["as_name"]])
         return int(value["as_int"])
-
-
-def _range(constraint: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    return constraint.get("min_val"), constraint.get("max_val")
 
 
 def _tensor_of(value: Mapping[str, Any]) -> str | None:

@@ -113,14 +113,6 @@ def _not_zero(value: Fraction) -> Fraction:
     return value
 
 
-def _sum(*terms: Fraction) -> Fraction:
-    return sum(terms, Fraction(0))
-
-
-def _product(*factors: Fraction) -> Fraction:
-    return math.prod(factors, start=Fraction(1))
-
-
 _OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
@@ -131,8 +123,8 @@ _OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] =
     ast.Pow: _power,
 }
 _FUNCTIONS: dict[str, Callable[..., Fraction]] = {
-    "Add": _sum,
-    "Mul": _product,
+    "Add": lambda *terms: sum(terms, Fraction(0)),
+    "Mul": lambda *factors: math.prod(factors, start=Fraction(1)),
     "Pow": _power,
     "Max": lambda *values: max(values),
     "Min": lambda *values: min(values),

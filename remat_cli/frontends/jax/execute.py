@@ -166,7 +166,7 @@ class Call:
     function: Callable[..., list[Any]]
     reads: tuple[int, ...]
     makes: tuple[int, ...]
-    frees: tuple[int, ...]
+    frees: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,24 +251,19 @@ def program(loaded: Loaded, statements: Sequence[Statement]) -> Program:
 
     holds: dict[str, int] = {}
     calls: list[Call] = []
-    frees: list[list[int]] = []
     for statement in statements:
         if isinstance(statement, Compute):
             node, operation = statement.node, step.operations[statement.node]
             outputs = tuple(graph.values_of(node))
             holds |= dict(zip(statement.registers, outputs, strict=True))
             reads = tuple(slot(read, graph.nodes[node].inputs) for read in operation.reads)
-            calls.append(Call(node, loaded.functions[operation.function], reads, outputs, ()))
-            frees.append([])
+            calls.append(Call(node, loaded.functions[operation.function], reads, outputs, []))
         elif isinstance(statement, Deallocate):
-            frees[-1].append(holds.pop(statement.register))
+            calls[-1].frees.append(holds.pop(statement.register))
     return Program(
         step=step,
         device=loaded.device,
-        calls=tuple(
-            Call(call.node, call.function, call.reads, call.makes, tuple(freed))
-            for call, freed in zip(calls, frees, strict=True)
-        ),
+        calls=tuple(calls),
         constants=tuple(array_of(data, loaded.device) for data in step.constants),
         results=tuple(slot(result.array, ()) for result in step.results),
     )

@@ -265,18 +265,15 @@ def _types(model: Any, given: Mapping[str, Any]) -> tuple[dict[str, TensorType],
     unknown = {n: types[n].element.lower() for n in outside if n in types and not _sized(types[n].element)}
     for node in graph.node:
         if node.op_type == "Constant" and node.output[0] not in types:
-            types.update((node.output[0], found) for found in _constant(onnx, node))
+            tensors = [a.t for a in node.attribute if a.type == onnx.AttributeProto.TENSOR]
+            if tensors:
+                types[node.output[0]] = TensorType(_element(tensors[-1].data_type), tuple(tensors[-1].dims))
         for name in filter(None, node.output):
             if name not in types:
                 unknown[name] = node.op_type
             elif not _sized(types[name].element):
                 unknown[name] = f"{node.op_type}, {types[name].element.lower()}"
     return types, unknown
-
-
-def _constant(onnx: Any, node: Any) -> list[TensorType]:
-    tensors = [a.t for a in node.attribute if a.type == onnx.AttributeProto.TENSOR]
-    return [TensorType(_element(tensor.data_type), tuple(tensor.dims)) for tensor in tensors]
 
 
 def _element(number: int) -> str:

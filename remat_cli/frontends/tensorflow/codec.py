@@ -11,15 +11,6 @@ from remat_cli.graph.quoting import quote
 
 _SKIPPED = ("config_proto", "executor_type")
 """Attributes of calls of functions that say how TensorFlow optimises them; those of the session hold."""
-_LISTS = {
-    "i": "ints",
-    "f": "floats",
-    "b": "bools",
-    "s": "texts",
-    "type": "types",
-    "shape": "shapes",
-    "func": "functions",
-}
 _SINGULAR = {"i": "int", "f": "float", "b": "bool", "s": "text", "type": "type", "shape": "shape", "func": "function"}
 
 
@@ -49,11 +40,11 @@ def _attribute(value: Any, functions: Mapping[str, int], at: str) -> Attribute:
         filled = [field.name for field, items in value.list.ListFields() if len(items)]
         if not filled:
             return Attribute("ints", ())
-        if filled[0] not in _LISTS:
+        if filled[0] not in _SINGULAR:
             raise _unknown(at)
         one = _SINGULAR[filled[0]]
         items = tuple(_single(one, item, functions, at) for item in getattr(value.list, filled[0]))
-        return Attribute(_LISTS[filled[0]], items)
+        return Attribute(f"{one}s", items)
     if kind not in _SINGULAR:
         raise _unknown(at)
     return Attribute(_SINGULAR[kind], _single(_SINGULAR[kind], getattr(value, kind), functions, at))

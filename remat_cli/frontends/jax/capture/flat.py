@@ -422,15 +422,7 @@ def atom_form(number: Number) -> Hashable:
 
 def equation_form(equation: Equation) -> Hashable:
     """Something that is equal for the same operation, whatever it reads."""
-    return equation.name, form_of(dict(equation.params)), id(equation.primitive), _context_form(equation.context)
-
-
-def _context_form(context: Any) -> Hashable:
-    try:
-        hash(context)
-    except TypeError:
-        return id(context)
-    return context  # type: ignore[no-any-return]  # JAX's settings are Any to the type checker
+    return equation.name, form_of(dict(equation.params)), id(equation.primitive), form_of(equation.context)
 
 
 def _jaxpr_form(jaxpr: Any, consts: Any) -> Hashable:

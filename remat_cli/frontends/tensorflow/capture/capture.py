@@ -108,7 +108,10 @@ def gradients_of(model: Any, loss: Any, name: str) -> Callable[..., Any]:
         with tf.GradientTape() as tape:
             value = tf.reduce_mean(loss(y, model(x, training=True)))
             value += tf.add_n(model.losses) if model.losses else 0.0
-        return value, tape.gradient(value, [plain_variable(v) for v in model.trainable_variables])
+        variables = [
+            getattr(v, "value", v) if type(v).__module__.startswith("keras") else v for v in model.trainable_variables
+        ]
+        return value, tape.gradient(value, variables)
 
     return step
 
@@ -138,11 +141,6 @@ def own_train_step(model: Any) -> Callable[..., Any]:
     """The ``train_step`` of a Keras model, also where a step by plan stands for it."""
     step: Callable[..., Any] = model.train_step
     return getattr(step, "own_train_step", step)
-
-
-def plain_variable(variable: Any) -> Any:
-    """The variable of TensorFlow in one of Keras."""
-    return getattr(variable, "value", variable) if type(variable).__module__.startswith("keras") else variable
 
 
 def capture(model: Model) -> Captured:

@@ -268,11 +268,11 @@ class _GraphReader:
     # How often an operation may run.
 
     def _kind(self, position: int, op: Any, inputs: Sequence[Ref]) -> Kind:
-        handles = [ref.number for ref in inputs if isinstance(ref, Place) and self._is_variable(ref)]
-        if 0 <= self.last_gradient < position:
-            late = True
-        else:
-            late = any(isinstance(ref, Made) and self.made.ops[ref.op].kind is Kind.UPDATE for ref in inputs)
+        given = [ref.number for ref in inputs if isinstance(ref, Place)]
+        handles = [number for number in given if self.made.places[number].kind == "variable"]
+        late = 0 <= self.last_gradient < position or any(
+            isinstance(ref, Made) and self.made.ops[ref.op].kind is Kind.UPDATE for ref in inputs
+        )
         writes, draws = self._effects(op)
         if writes:
             self.written.update(handles)
@@ -284,10 +284,8 @@ class _GraphReader:
             return Kind.ONCE
         if op.type in ALIASES:
             return Kind.PURE
-        return Kind.ONCE if self.drawn.intersection(handles) or op.type in LISTS or _holds_lists(op) else Kind.PURE
-
-    def _is_variable(self, ref: Place) -> bool:
-        return self.made.places[ref.number].kind == "variable"
+        lists = op.type in LISTS or any(tensor.dtype.name == "variant" for tensor in op.outputs)
+        return Kind.ONCE if lists or self.drawn.intersection(handles) else Kind.PURE
 
     def _effects(self, op: Any) -> tuple[bool, bool]:
         """Whether an operation writes variables, and whether it draws random numbers that differ the next time."""
@@ -393,10 +391,6 @@ def _functions_in(node_def: Any) -> list[str]:
             functions.append(attribute.func.name)
         functions += [func.name for func in attribute.list.func]
     return functions
-
-
-def _holds_lists(op: Any) -> bool:
-    return any(tensor.dtype.name == "variant" for tensor in op.outputs)
 
 
 def _spec(tensor: Any) -> TensorSpec:

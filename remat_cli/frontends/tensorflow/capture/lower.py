@@ -194,24 +194,21 @@ class _Lowering:
         names = Names(first=2)
         for node in nodes:
             once = any(self.ops[k].kind is Kind.ONCE for k in node.ops)
-            order = sorted(number[root] for root in node.inputs)
-            # Values are read in ascending order in documents, so positions follow that order.
-            place = {number[root]: position for root, position in node.inputs.items()}
-            calls = _renumbered(node.calls, {place[value]: k for k, value in enumerate(order)})
+            read = {number[root] for root in node.inputs}
+            if tokens and (once or node.update):
+                read.add(tokens[-1])
+            reads = sorted(read)  # documents have them in ascending order
+            calls = _renumbered(node.calls, {k: reads.index(number[root]) for root, k in node.inputs.items()})
             values: list[Made | None] = [Made(node.at[op], output) for op, output in node.outputs]
             for root in node.outputs:
                 number[root] = count
                 count += 1
-            reads = list(order)
-            if tokens and (once or node.update) and tokens[-1] not in reads:
-                reads.append(tokens[-1])
             sizes = [self.bytes(root) for root in node.outputs]
             if once:
                 values.append(None)
                 sizes.append(0)
                 tokens.append(count)
                 count += 1
-            calls, reads = _sorted_reads(calls, reads)
             made.append(self._node(node, names, calls, tuple(reads), tuple(sizes), values, once))
         outputs = tuple(sorted(number[root] for root in self.results))
         graph = Graph(name, tuple(made), outputs, cost_unit, self._fixed(), None)
@@ -243,9 +240,13 @@ class _Lowering:
         )
 
     def _workspace(self, node: _Node) -> int:
-        """Most bytes of what the operations of a node make, while one of them runs."""
+        """Most bytes of what the operations of a node make while one of them runs; see :mod:`.memory`."""
         if node.update:
-            return self._update_workspace(node)
+            ops = {position: k for k, position in node.at.items()}
+            calls = [(call, self.ops[ops[position]].alias_of) for position, call in enumerate(node.calls)]
+            results: list[Ref] = [Made(node.at[op], output) for op, output in node.outputs]
+            results += [ref for ref in map(self.program.root, self.program.results) if isinstance(ref, Read)]
+            return update_workspace(self.program, calls, [self.bytes(root) for root in node.inputs], results)
         names: dict[object, int] = {}
         held = frozenset(names.setdefault(root, len(names)) for root in node.outputs)
         steps = []
@@ -255,14 +256,6 @@ class _Lowering:
             makes = [(names.setdefault((k, o), len(names)), self.bytes((k, o))) for o in range(len(op.call.outputs))]
             steps.append((reads, makes))
         return highest(steps, held)
-
-    def _update_workspace(self, node: _Node) -> int:
-        """Most bytes of the update besides what it reads and what variables hold."""
-        ops = {position: k for k, position in node.at.items()}
-        calls = [(call, self.ops[ops[position]].alias_of) for position, call in enumerate(node.calls)]
-        results: list[Ref] = [Made(node.at[op], output) for op, output in node.outputs]
-        results += [ref for ref in map(self.program.root, self.program.results) if isinstance(ref, Read)]
-        return update_workspace(self.program, calls, [self.bytes(root) for root in node.inputs], results)
 
     def _fixed(self) -> int:
         places_bytes = sum(place.spec.bytes for place in self.program.places)
@@ -315,9 +308,3 @@ def _renumbered(calls: Sequence[Call], position: dict[int, int]) -> list[Call]:
         return Input(position[found.position]) if isinstance(found, Input) else found
 
     return [Call(call.op, tuple(map(ref, call.inputs)), call.outputs, call.attributes) for call in calls]
-
-
-def _sorted_reads(calls: list[Call], reads: list[int]) -> tuple[list[Call], list[int]]:
-    """``reads`` ascending, and ``calls`` with positions to match."""
-    order = sorted(reads)
-    return _renumbered(calls, {k: order.index(value) for k, value in enumerate(reads)}), order

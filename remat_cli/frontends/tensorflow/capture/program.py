@@ -1,6 +1,5 @@
 """A captured step in remat's own terms: operations in an order in which they can run, and what they read."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -116,11 +115,3 @@ class Program:
                 return ref
             ref = op.call.inputs[source]
         return ref
-
-    def alias_chain(self, ref: Ref) -> Iterator[Made]:
-        """``ref``, and the tensors that it is an alias of, up to the one with memory of its own."""
-        if isinstance(ref, Made):
-            yield ref
-            if self.ops[ref.op].is_alias:
-                for below in self.ops[ref.op].call.inputs:
-                    yield from self.alias_chain(below)

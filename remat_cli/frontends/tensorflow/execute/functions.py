@@ -7,6 +7,7 @@ random numbers; everything that reaches files, networks or Python is refused, in
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -213,11 +214,6 @@ def _constant(op: Any) -> Any:
 
 
 def _attributes(op: Any) -> tuple[Any, ...]:
-    names: dict[str, int] = {}
-
-    class _Numbers(dict[str, int]):
-        def __missing__(self, name: str) -> int:
-            return names.setdefault(name, len(names))
-
-    attributes = attributes_of(op.node_def, op.op_def, _Numbers())
+    names: defaultdict[str, int] = defaultdict(lambda: len(names))
+    attributes = attributes_of(op.node_def, op.op_def, names)
     return kernel_attributes(op.type, attributes, list(names))
