@@ -1,4 +1,10 @@
-"""Loads the functions in a document, and compiles them when they are first called."""
+"""Loads the functions in a document, which are compiled when they are first called, and runs plans with them.
+
+Every computation is a call, and references are dropped where the plan frees a value: JAX frees the memory of an array
+when nobody refers to it any more. The program holds the only references to values, in a list with a place for each. On
+a CPU it waits for every result before it goes on: calls return before they are done, and a program that ran ahead would
+hold more than the plan says.
+"""
 
 import re
 from collections.abc import Callable, Sequence

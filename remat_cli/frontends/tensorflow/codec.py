@@ -1,6 +1,6 @@
 """Attributes and small tensors: from TensorFlow to documents, and back to what eager kernels take."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -123,6 +123,14 @@ def _kernel(kind: str, value: Any, functions: Sequence[str]) -> Any:
         case "function":
             return functions[value].encode("utf-8")
     return value
+
+
+def called_functions(node_def: Any) -> Iterator[Any]:
+    """What an operation says of each function that it calls; ``name`` may be changed."""
+    for attribute in node_def.attr.values():
+        if attribute.HasField("func"):
+            yield attribute.func
+        yield from attribute.list.func
 
 
 def data_of(tensor: Any) -> Data:

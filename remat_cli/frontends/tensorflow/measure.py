@@ -1,4 +1,4 @@
-"""Runs plans of a step with random weights and inputs, and measures their results, live buffers and time.
+"""Runs plans of a step, and its nodes one by one, with random weights and inputs, and measures memory and time.
 
 Random tensors are valid ones, of the right type and shape. Whole numbers are below the limit that the graph states.
 Variables without dimensions hold what the user's held. Other variables that are not trained are positive: second
@@ -193,7 +193,10 @@ class _Buffer:
 
 
 class LiveBuffers:
-    """Runs kernels, and counts the bytes that their results take.
+    """Runs kernels on the CPU, and counts the bytes that their results take, per buffer, after each of them.
+
+    A buffer is known by its address. It lives as long as one of the tensors that lie in it, whatever made them; so this
+    counts what is really there, and not what a plan says.
 
     Attributes:
         peak_bytes: Most bytes at once, without variables and without tensors that were there before.

@@ -7,6 +7,9 @@ gradient; they are sorted first.
 that depends on one, come last, in the order of the code. So whatever is recomputed reads the same numbers again.
 Reading takes no memory, but for variables that are used by rows: TensorFlow copies them, so it is an operation like
 others.
+
+*Aliases.* Some operations give out the memory of an input, always (Reshape) or for some shapes: a slice of leading rows
+if they are aligned, a sum over no axis, a cast to the same type. For these a trial decides: they run once on zeros.
 """
 
 import heapq
@@ -20,7 +23,7 @@ from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.tensorflow.capture.capture import Captured, refused_xla
 from remat_cli.frontends.tensorflow.capture.layers import called_by_name, layer_path, plain_name, without_root
 from remat_cli.frontends.tensorflow.capture.program import Kind, Op, Program
-from remat_cli.frontends.tensorflow.codec import attributes_of, data_of, kernel_attributes, tensor_of
+from remat_cli.frontends.tensorflow.codec import attributes_of, called_functions, data_of, kernel_attributes, tensor_of
 from remat_cli.frontends.tensorflow.compat import (
     address,
     captures_of,
@@ -313,7 +316,7 @@ class _GraphReader:
 
     def _called(self, node_def: Any) -> list[str]:
         """The names of the functions that an operation calls, and of those that they call."""
-        todo = [*_functions_in(node_def)]
+        todo = [func.name for func in called_functions(node_def)]
         names: dict[str, None] = {}
         while todo:
             name = todo.pop(0)
@@ -324,7 +327,7 @@ class _GraphReader:
             if self.functions[name].attr["_XlaMustCompile"].b:
                 raise refused_xla()
             names[name] = None
-            todo += [called for node in self.functions[name].node_def for called in _functions_in(node)]
+            todo += [func.name for node in self.functions[name].node_def for func in called_functions(node)]
         return list(names)
 
     def _serialised(self, name: str) -> bytes:
@@ -334,9 +337,8 @@ class _GraphReader:
         definition.signature.name = f"remat_{self.numbers[name]}"
         definition.attr.clear()
         for node in definition.node_def:
-            for attribute in node.attr.values():
-                for func in [attribute.func] if attribute.HasField("func") else attribute.list.func:
-                    func.name = f"remat_{self.numbers[func.name]}"
+            for func in called_functions(node):
+                func.name = f"remat_{self.numbers[func.name]}"
             for skipped in [key for key in node.attr if key.startswith("_")]:
                 del node.attr[skipped]
         return bytes(definition.SerializeToString(deterministic=True))
@@ -382,15 +384,6 @@ class _GraphReader:
         if lists:
             notes.append(f"{lists} lists of tensors have no bytes in the graph, since their type does not tell them")
         return notes
-
-
-def _functions_in(node_def: Any) -> list[str]:
-    functions = []
-    for attribute in node_def.attr.values():
-        if attribute.HasField("func"):
-            functions.append(attribute.func.name)
-        functions += [func.name for func in attribute.list.func]
-    return functions
 
 
 def _spec(tensor: Any) -> TensorSpec:

@@ -1,4 +1,4 @@
-"""Checks the operations of a graph before anything of it runs, and makes its functions known to TensorFlow.
+"""Checks the operations of a graph before anything of it runs; makes its functions known to TensorFlow, and runs them.
 
 A document may come from a stranger. Graphs hold operations that compute tensors, read and write variables and draw
 random numbers; everything that reaches files, networks or Python is refused, in functions as well.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from remat_cli.errors import ExecutionFailed
-from remat_cli.frontends.tensorflow.codec import attributes_of, kernel_attributes
+from remat_cli.frontends.tensorflow.codec import attributes_of, called_functions, kernel_attributes
 from remat_cli.frontends.tensorflow.compat import Execute, add_function, graph_of_function, op_def
 from remat_cli.frontends.tensorflow.document import Step
 from remat_cli.frontends.tensorflow.operators import CALLS, LEFT_OUT, REACHES_OUT, STATEFUL
@@ -62,7 +62,7 @@ def add_functions(step: Step) -> dict[str, Any]:
     definitions = [_definition(data, number) for number, data in enumerate(step.functions)]
     names = {f"remat_{number}": f"remat_{digest}_{number}" for number in range(len(definitions))}
     for definition in reversed(definitions):
-        for func in _names(definition):
+        for func in (func for node in definition.node_def for func in called_functions(node)):
             if func.name not in names:
                 raise ExecutionFailed(f"a function of the graph calls {quote(func.name)}, which is not in the graph")
             func.name = names[func.name]
@@ -87,14 +87,6 @@ def _definition(data: bytes, number: int) -> Any:
     for node in definition.node_def:
         _require(node.op, where, inside=True)
     return definition
-
-
-def _names(definition: Any) -> Iterator[Any]:
-    for node in definition.node_def:
-        for attribute in node.attr.values():
-            if attribute.HasField("func"):
-                yield attribute.func
-            yield from attribute.list.func
 
 
 def same_functions(first: Sequence[bytes], second: Sequence[bytes]) -> bool:
@@ -124,7 +116,10 @@ _Call = tuple[str, list[int], tuple[Any, ...], list[int], list[int]]
 
 
 class ControlFlow:
-    """Runs the operations of graphs that have functions.
+    """Runs loops, conditions and calls of functions as eager TensorFlow does: their bodies operation by operation.
+
+    TensorFlow has kernels for them, which run bodies as graphs. These round elsewhere than eager mode, and they wait
+    for threads of the pool that they run in, for ever if there is only one.
 
     Args:
         functions: FunctionDefs by name.
