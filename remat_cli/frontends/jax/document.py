@@ -13,8 +13,8 @@ document runs without the code that it came from.
 
 Arrays of random keys are kept as the numbers in them; ``key`` then names the generator.
 
-The fields of the classes here are what stands in documents, see :mod:`remat_cli.frontends.captured.serialiser`; this module also
-reads them. It does not need jax.
+The fields of the classes here are what stands in documents, see :mod:`remat_cli.frontends.captured.serialiser`.
+This module also reads them, without jax.
 """
 
 import base64

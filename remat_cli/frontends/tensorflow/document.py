@@ -25,8 +25,8 @@ An attribute is an object with one entry, whose key is its kind: ``{"type": "flo
 The metadata holds ``places``, ``constants``, ``functions`` (of control flow, as serialised FunctionDefs) and
 ``results``, which are named likewise, with ``{"value": "id:0", "ops": [...], "tensor": "t0.0"}`` for aliases of values.
 
-The fields of the classes here are what stands in documents, see :mod:`remat_cli.frontends.captured.serialiser`; this module also
-reads them. It does not need TensorFlow.
+The fields of the classes here are what stands in documents, see :mod:`remat_cli.frontends.captured.serialiser`.
+This module also reads them, without TensorFlow.
 """
 
 import math
