@@ -310,10 +310,7 @@ class CapturedArchitecture(Architecture):
         """What a user's function would return: such as a model and a batch, or a loss function and its arguments."""
 
     def build(self, tell: Tell = tell_stderr) -> Graph:
-        """The captured graph.
-
-        Args:
-            tell: Told what takes time or memory.
+        """The captured graph; ``tell`` is told what takes time or memory.
 
         Raises:
             UsageError, FrameworkUnavailable, CaptureFailed: As for :meth:`Framework.export`.

@@ -62,12 +62,7 @@ def model_format(path: str) -> str | None:
 
 
 def import_model(path: str, format: str, wishes: Wishes) -> Imported:
-    """The graph of a model in a file.
-
-    Args:
-        path: The file.
-        format: As :func:`model_format` says.
-        wishes: How to import it.
+    """The graph of a model in a file, whose format is as :func:`model_format` says.
 
     Raises:
         RematError: If the model cannot be read, or sizes or costs cannot be determined.

@@ -124,11 +124,7 @@ def rate_at(curve: Curve, amount: float) -> float:
 
 
 def read_rates(text: str, name: str) -> Rates:
-    """The rates in a document.
-
-    Args:
-        text: The document.
-        name: Name of its file, for messages.
+    """The rates in a document; ``name`` is that of its file, for messages.
 
     Raises:
         InputError: If it is not a document of rates.
@@ -309,13 +305,7 @@ def named_costs(
 
 
 def kept_rates(path: Path, measured: Callable[[], Rates], tell: Callable[[str], None]) -> Rates:
-    """The rates that are kept in a file; if there is none, they are measured, and kept there.
-
-    Args:
-        path: The file.
-        measured: Measures them.
-        tell: Told if they cannot be kept.
-    """
+    """The rates that are kept in a file; if there is none, they are measured and kept, or ``tell`` is told why not."""
     try:
         return read_rates(*read_text(str(path)))
     except InputError:  # not there yet, or damaged: it is written anew

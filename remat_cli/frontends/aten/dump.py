@@ -28,12 +28,7 @@ _MOST_RESULTS = 1 << 16
 
 
 def read_dump(text: str, source: str, given: Mapping[str, int]) -> Program:
-    """The graph in a dump.
-
-    Args:
-        text: The text.
-        source: Name of the file, for messages.
-        given: Sizes of symbolic dimensions.
+    """The graph in a dump; ``given`` are sizes of symbolic dimensions, and ``source`` names the file in messages.
 
     Raises:
         InputError: If the text is not such a dump, or calls something other than an operator, or sizes are missing.

@@ -20,12 +20,7 @@ Rule = Callable[[Call, Types], int]
 
 
 def flops(call: Call, types: Types) -> int:
-    """FLOPs of a call; at least 1.
-
-    Args:
-        call: The call.
-        types: Type of every tensor.
-    """
+    """FLOPs of a call; at least 1. ``types`` are those of all tensors."""
     rule = _RULES.get(call.op)
     counted = 0 if rule is None else rule(call, types)
     return counted if counted > 0 else elements(call, types)

@@ -89,12 +89,7 @@ class Lowered:
 
 
 def lower(program: Program, source: str, cost: Cost) -> Lowered:
-    """The computations of a program whose calls have phases.
-
-    Args:
-        program: The program.
-        source: Name of the file, for messages.
-        cost: Cost of a call.
+    """The computations of a program whose calls have phases; ``source`` names the file in messages.
 
     Raises:
         InputError: If a call reads a tensor that no earlier call makes, or the cost is unknown.

@@ -50,11 +50,7 @@ _PLAIN = (
 
 
 def read_archive(path: str, given: Mapping[str, int]) -> Program:
-    """The graph in an archive.
-
-    Args:
-        path: The file.
-        given: Sizes of symbolic dimensions.
+    """The graph in an archive; ``given`` are sizes of symbolic dimensions.
 
     Raises:
         InputError: If the file is not such an archive, or of another version, or sizes are missing.

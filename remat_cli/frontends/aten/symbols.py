@@ -35,11 +35,7 @@ def symbols(text: str) -> set[str]:
 
 
 def evaluate(text: str, sizes: Mapping[str, int]) -> int:
-    """The value of an expression.
-
-    Args:
-        text: The expression.
-        sizes: Values of the symbols.
+    """The value of an expression; ``sizes`` are the values of its symbols.
 
     Raises:
         KeyError: If a symbol has no value.

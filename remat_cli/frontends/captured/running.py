@@ -136,16 +136,7 @@ def median_s(step: Callable[[], object], wait: Callable[[], object], steps: int)
 
 
 def compare_runs(plan: Plan, seen: Replay, bench: PlanBench, frontend: Frontend, device: str, steps: int) -> Ran:
-    """Run a plan that passed all checks, and compare it with its graph without recomputation.
-
-    Args:
-        plan: The plan.
-        seen: Its replay.
-        bench: What runs it.
-        frontend: That of the framework.
-        device: Where it runs.
-        steps: Steps to time.
-    """
+    """Run a checked plan, whose replay was ``seen``, and compare it with its graph without recomputation."""
     computes = [s.node for s in plan.statements if isinstance(s, Compute)]
     first = list(dict.fromkeys(computes))  # in the plan's own order, so that random numbers are drawn in that order
     plain = derive(plan.graph, first)

@@ -24,11 +24,7 @@ _PLAIN = frozenset(_SMALL_OPERATORS.split())
 
 
 def folded(model: Any) -> tuple[Any, int]:
-    """``model`` with all shapes that follow from constants, and the number of tensors computed for that.
-
-    Args:
-        model: A model after shape inference.
-    """
+    """``model``, with inferred shapes, and all that follow from constants; and how many tensors were computed."""
     import onnx
 
     names: set[str] = set()

@@ -22,10 +22,6 @@ BELOW = (2, 0)
 def import_onnx(path: str, wishes: Wishes) -> Imported:
     """The graph of an ONNX model.
 
-    Args:
-        path: The file.
-        wishes: How to import it.
-
     Raises:
         FrameworkUnavailable: If the ``onnx`` package is missing.
         InputError: If the model cannot be read, or sizes or costs cannot be determined.

@@ -56,11 +56,7 @@ class Lowered:
 
 
 def lower(read: Read, costs: DefaultCosts) -> Lowered:
-    """The operations of a model.
-
-    Args:
-        read: The model.
-        costs: The costs of operators without a rule.
+    """The operations of a model; ``costs`` are those of operators without a rule.
 
     Raises:
         InputError: If there are operators without a rule.

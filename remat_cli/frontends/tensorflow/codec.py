@@ -15,12 +15,7 @@ _SINGULAR = {"i": "int", "f": "float", "b": "bool", "s": "text", "type": "type",
 
 
 def attributes_of(node_def: Any, definition: Any, functions: Mapping[str, int]) -> dict[str, Attribute]:
-    """The attributes of an operation that differ from their default.
-
-    Args:
-        node_def: The operation.
-        definition: Its definition.
-        functions: Number of each function by name.
+    """The attributes of an operation that differ from their default; ``functions`` are numbers of functions by name.
 
     Raises:
         CaptureFailed: If one is of a kind that documents do not hold.

@@ -35,12 +35,6 @@ _LARGEST_CONSTANT = 1 << 16
 def lower(captured: Captured, cost: Callable[[Work], float], name: str, device: str) -> tuple[Graph, list[Any]]:
     """The graph of a captured step; and the arrays that its code refers to and that are places, behind the arguments.
 
-    Args:
-        captured: The step.
-        cost: Maps the work of an operation to its cost.
-        name: Name of the graph.
-        device: The device that its functions are for.
-
     Raises:
         CaptureFailed: If there is nothing to compute, or JAX cannot write an operation.
     """

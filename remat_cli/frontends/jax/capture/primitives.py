@@ -34,14 +34,7 @@ def is_reduction(name: str) -> bool:
 
 
 def flops(name: str, params: Mapping[str, Any], reads: Sequence[Shape], makes: Sequence[Shape]) -> float:
-    """FLOPs of one equation; 0 if it only moves numbers.
-
-    Args:
-        name: Name of the primitive.
-        params: Its parameters.
-        reads: Shapes of what it reads.
-        makes: Shapes of what it makes.
-    """
+    """FLOPs of one equation, by the shapes that it reads and makes; 0 if it only moves numbers."""
     rule = _RULES.get(name)
     if rule is not None:
         return rule(params, reads, makes)

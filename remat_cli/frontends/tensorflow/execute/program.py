@@ -230,13 +230,7 @@ def program(step: Step, statements: Sequence[Statement], device: str, *, unseede
 
 
 def call_function(step: Step, index: int, device: str) -> Callable[[Mapping[int, Any], Mapping[int, Any]], list[Any]]:
-    """A function that runs one node alone: ``function(places, values)`` returns the tensors of its values.
-
-    Args:
-        step: A graph that this frontend made.
-        index: The node.
-        device: ``cpu`` or ``gpu``.
-    """
+    """A function that runs one node alone: ``function(places, values)`` returns the tensors of its values."""
     functions = add_functions(step)
     writer = Writer(step, list(functions), 0)
     node, operation = step.graph.nodes[index], step.operations[index]
