@@ -56,7 +56,8 @@ def export_torch(text: str, *, device: str = "cpu", cost: str = "device", compil
 
     Raises:
         CaptureFailed: If the step cannot be captured as one graph.
-        UsageError, FrameworkUnavailable: As their names say.
+        UsageError: If there is no such function, device, cost model or compiler.
+        FrameworkUnavailable: If PyTorch is missing, or was not built for the device.
     """
     from remat_cli.frontends.torch import export
 
@@ -79,7 +80,8 @@ def export_torch_parts(
         compiler: ``eager`` or ``inductor``.
 
     Raises:
-        UsageError, FrameworkUnavailable, CaptureFailed: As their names say.
+        UsageError, FrameworkUnavailable: As :func:`export_torch`.
+        CaptureFailed: If the step cannot be captured.
     """
     return tuple(_exported("torch", text, device, cost, compiler=compiler))
 

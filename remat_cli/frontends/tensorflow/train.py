@@ -109,7 +109,8 @@ class PlannedStep:
 
         Raises:
             UsageError: If no plan is for the step with arguments of these shapes.
-            CaptureFailed, OutOfMemory, ExecutionFailed: As their names say.
+            CaptureFailed: If it cannot be captured.
+            OutOfMemory, ExecutionFailed: If an operation fails, with its node.
         """
         import tensorflow as tf
 
