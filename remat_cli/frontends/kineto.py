@@ -78,12 +78,7 @@ def measured_costs(graph: Graph, text: str, source: str, *, scale: bool = False)
         InputError: If the text is not a trace, or has no event for any node, or if nodes without events have costs in
             another unit that are not scaled.
     """
-    hosts, device, unlinked = _read(text, source)
-    times: dict[str, list[float]] = defaultdict(list)
-    for events in hosts:
-        for event in events:
-            times[event.name].append(event.device_us if device else event.duration)
-    means = {name: math.fsum(of_name) / len(of_name) for name, of_name in times.items()}
+    means, device, unlinked = _read(text, source)
     ids = {node.id for node in graph.nodes} & means.keys()
     costs: dict[str, float | None] = {}
     for node in graph.nodes:
@@ -138,8 +133,8 @@ def _factor(graph: Graph, costs: Mapping[str, float | None], source: str) -> flo
     return measured / stated
 
 
-def _read(text: str, source: str) -> tuple[list[list[_Event]], bool, int]:
-    """The host events that count, by thread; whether there is device work; how much of that is not linked to any."""
+def _read(text: str, source: str) -> tuple[dict[str, float], bool, int]:
+    """The mean time of events by name; whether there is device work; how much of that is not linked to any event."""
     data = load_json(text, source)
     entries = data.get("traceEvents") if isinstance(data, dict) else data
     if not isinstance(entries, list):
@@ -162,7 +157,10 @@ def _read(text: str, source: str) -> tuple[list[list[_Event]], bool, int]:
         if event.external is not None:
             device_us[event.external] += event.duration
     unlinked = sum(event.external not in known for event in device)
-    return [_nest(events, device_us) for events in threads.values()], bool(device), unlinked
+    times: dict[str, list[float]] = defaultdict(list)
+    for event in (event for events in threads.values() for event in _nest(events, device_us)):
+        times[event.name].append(event.device_us if device else event.duration)
+    return {name: math.fsum(of_name) / len(of_name) for name, of_name in times.items()}, bool(device), unlinked
 
 
 def _event(entry: Mapping[str, Any], i: int, source: str) -> _Event:
