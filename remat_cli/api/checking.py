@@ -11,10 +11,11 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan import check as judging
 from remat_cli.plan import explanation
-from remat_cli.plan.check import Report, other_graph
+from remat_cli.plan.check import Report
 from remat_cli.plan.difference import Difference, compare_plans
 from remat_cli.plan.explanation import Explanation
 from remat_cli.plan.model import Plan
+from remat_cli.plan.replay import Finding
 from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_budget
 
@@ -63,7 +64,11 @@ def check(
         report = judging.check(judged, budget_bytes=budget_bytes, budget_text=asked.text)
     if graph is None:
         return report
-    return replace(report, findings=(*other_graph(judged.graph, as_graph(graph)), *report.findings))
+    place = judging.graphs_differ(judged.graph, as_graph(graph))
+    if place is None:
+        return report
+    finding = Finding("other-graph", f"the plan is for a different graph: {place}")
+    return replace(report, findings=(finding, *report.findings))
 
 
 @door

@@ -190,14 +190,6 @@ def graphs_differ(first: Graph, second: Graph) -> str | None:
     return f"they have {len(first.nodes)} and {len(second.nodes)} nodes"
 
 
-def other_graph(planned: Graph, given: Graph) -> list[Finding]:
-    """A finding if ``planned``, the graph of a plan, is not the graph ``given``: the first node that differs."""
-    place = graphs_differ(planned, given)
-    if place is None:
-        return []
-    return [Finding("other-graph", f"the plan is for a different graph: {place}")]
-
-
 def _claim_findings(claim: Claim, cost: float) -> list[Finding]:
     """The findings where the claim and the replay disagree."""
     findings = []

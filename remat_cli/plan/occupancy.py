@@ -1,8 +1,8 @@
 """The memory of a plan over time, by kind of value and as bands of lifetimes: the data behind drawings of a plan."""
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 
@@ -85,49 +85,12 @@ class Occupancy:
         return tuple(runs)
 
 
-@dataclass(slots=True)
-class _Memory:
-    """Live registers during the run: name -> (value, kind)."""
-
-    graph: Graph
-    live: dict[str, tuple[int, Kind]] = field(default_factory=dict)
-    by_size: list[tuple[int, int, Kind]] = field(default_factory=list)
-    bytes: dict[Kind, int] = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)
-    computed: set[int] = field(default_factory=set)
-    fetched: frozenset[str] = frozenset()
-
-    def kind_of(self, node: int) -> Kind:
-        """The kind of a computation of ``node`` now."""
-        if node in self.computed:
-            return Kind.RECOMPUTED
-        phase = self.graph.nodes[node].phase
-        return Kind.PLAIN if phase is None else Kind(phase.value)
-
-    def run(self, statement: Statement) -> None:
-        """Execute ``statement``. A second allocation of a register, or a free of an unknown one, is ignored."""
-        match statement:
-            case Allocate(register, value) if register not in self.used:
-                own_kind = self.kind_of(self.graph.producer[value])
-                kind, size = Kind.FETCHED if register in self.fetched else own_kind, self.graph.size[value]
-                self.used.add(register)
-                self.live[register] = value, kind
-                self.bytes[kind] = self.bytes.get(kind, 0) + size
-                insort(self.by_size, (-size, value, kind))
-            case Deallocate(register) if register in self.live:
-                value, kind = self.live.pop(register)
-                size = self.graph.size[value]
-                self.bytes[kind] -= size
-                del self.by_size[bisect_left(self.by_size, (-size, value, kind))]
-            case Compute(node):
-                self.computed.add(node)
-
-    def at(self, statement: Statement) -> dict[Kind, int]:
-        """Bytes of each kind during ``statement``, fixed memory and workspace included."""
-        bytes_of = {Kind.FIXED: self.graph.fixed_memory, **self.bytes}
-        if isinstance(statement, Compute):
-            bytes_of[Kind.WORKSPACE] = self.graph.nodes[statement.node].workspace
-        return {kind: bytes_of[kind] for kind in Kind if bytes_of.get(kind)}
+def kind_of(graph: Graph, node: int, computed: Container[int]) -> Kind:
+    """The kind of a computation of ``node`` after those of ``computed``."""
+    if node in computed:
+        return Kind.RECOMPUTED
+    phase = graph.nodes[node].phase
+    return Kind.PLAIN if phase is None else Kind(phase.value)
 
 
 def occupancy(graph: Graph, statements: Sequence[Statement], profile: Sequence[int], at_most: int = 2000) -> Occupancy:
@@ -139,7 +102,11 @@ def occupancy(graph: Graph, statements: Sequence[Statement], profile: Sequence[i
     ``profile`` is the memory in use at each statement, from the replay; it selects the statement for each moment.
     """
     each = max(1, -(-len(statements) // at_most))
-    memory = _Memory(graph, fetched=fetched_registers(statements))
+    lived = lifetimes(graph, statements)
+    begins, ends = {life.first: life for life in lived}, {life.end: life for life in lived}
+    by_size: list[tuple[int, int, Kind]] = []
+    used: dict[Kind, int] = {Kind.FIXED: graph.fixed_memory}
+    computed: set[int] = set()
     nodes = _next_nodes(statements)
     moments = []
     doing = Kind.PLAIN
@@ -150,20 +117,26 @@ def occupancy(graph: Graph, statements: Sequence[Statement], profile: Sequence[i
         for at in group:
             statement = statements[at]
             if isinstance(node := nodes[at], int):
-                todo.add(memory.kind_of(node))
-            memory.run(statement)
+                todo.add(kind_of(graph, node, computed))
+            if (life := begins.get(at)) is not None:
+                size = graph.size[life.value]
+                used[life.kind] = used.get(life.kind, 0) + size
+                insort(by_size, (-size, life.value, life.kind))
+            if (life := ends.get(at)) is not None:
+                size = graph.size[life.value]
+                used[life.kind] -= size
+                del by_size[bisect_left(by_size, (-size, life.value, life.kind))]
+            used[Kind.WORKSPACE] = 0
+            if isinstance(statement, Compute):
+                computed.add(statement.node)
+                used[Kind.WORKSPACE] = graph.nodes[statement.node].workspace
             if at == top:
-                largest = tuple((v, -size, kind is Kind.RECOMPUTED) for size, v, kind in memory.by_size[:NAMED])
-                seen, values = memory.at(statement), len(memory.live)
+                largest = tuple((v, -size, kind is Kind.RECOMPUTED) for size, v, kind in by_size[:NAMED])
+                seen, values = {kind: used[kind] for kind in Kind if used.get(kind)}, len(by_size)
         if todo:
             doing = Kind.RECOMPUTED if Kind.RECOMPUTED in todo else min(todo, key=list(Kind).index)
         moments.append(Moment(first, top, seen, largest, values, nodes[top], doing))
     return Occupancy(len(statements), each, tuple(moments))
-
-
-def fetched_registers(statements: Sequence[Statement]) -> frozenset[str]:
-    """The registers that copies from the host fill."""
-    return frozenset(statement.register for statement in statements if isinstance(statement, Prefetch))
 
 
 def _next_nodes(statements: Sequence[Statement]) -> list[int | None]:
@@ -237,14 +210,11 @@ def lifetimes(graph: Graph, statements: Sequence[Statement]) -> tuple[Lifetime, 
     begun: dict[str, tuple[int, int, Kind]] = {}
     ends: dict[str, int] = {}
     computed: set[int] = set()
-    fetched = fetched_registers(statements)
+    fetched = {statement.register for statement in statements if isinstance(statement, Prefetch)}
     for at, statement in enumerate(statements):
         match statement:
             case Allocate(register, value) if register not in begun:
-                node = graph.producer[value]
-                phase = graph.nodes[node].phase
-                kind = Kind.RECOMPUTED if node in computed else Kind.PLAIN if phase is None else Kind(phase.value)
-                kind = Kind.FETCHED if register in fetched else kind
+                kind = Kind.FETCHED if register in fetched else kind_of(graph, graph.producer[value], computed)
                 begun[register] = value, at, kind
             case Deallocate(register) if register in begun:
                 ends.setdefault(register, at)

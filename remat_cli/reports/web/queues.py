@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Allocate, Compute, Offload, Plan, Prefetch
-from remat_cli.plan.occupancy import Kind
+from remat_cli.plan.occupancy import Kind, kind_of
 from remat_cli.plan.queues import Queue, Span, Timing
 from remat_cli.reports.charts import BUDGET, KINDS, PATTERNS
 from remat_cli.reports.table import Column, Format, Table, each
@@ -75,7 +74,7 @@ def _bars(report: Report, plan: Plan, timing: Timing, queue: Queue) -> list[_Bar
             continue
         statement = plan.statements[span.statement]
         if isinstance(statement, Compute):
-            kind = _kind(graph, statement.node, seen)
+            kind = kind_of(graph, statement.node, seen).value
             seen.add(statement.node)
             name = graph.nodes[statement.node].id
         else:
@@ -100,12 +99,6 @@ def _joined(bars: Sequence[_Bar], each: int) -> list[_Bar]:
             joined.append(bar)
             counts.append(1)
     return joined
-
-
-def _kind(graph: Graph, node: int, seen: set[int]) -> str:
-    phase = graph.nodes[node].phase
-    first = Kind.PLAIN if phase is None else Kind(phase.value)
-    return (Kind.RECOMPUTED if node in seen else first).value
 
 
 def _waits(report: Report, plan: Plan, timing: Timing) -> list[_Bar]:
