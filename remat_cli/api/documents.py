@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from remat_cli.api.arguments import as_path
 from remat_cli.errors import InputError, Problem, UsageError, Worded, wrong_type
 from remat_cli.files import decoded, read_text, write_text
-from remat_cli.graph.document import Document, format_of, parse_document
+from remat_cli.graph.document import Document, format_of, kind_of, parse_document
 from remat_cli.graph.io import document_text, graph_from_document, graph_to_document
 from remat_cli.graph.model import Graph
 from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, is_node_link
@@ -91,15 +91,6 @@ def _checked_data(data: Mapping[str, Any], argument: str) -> Document:
     return Document(source, parse_document(text, source, "json").data)  # without the text, whose lines nobody wrote
 
 
-def read_graph(path: str, keys: str | None) -> Graph:
-    """The graph in ``path``; ``keys`` (``cost=weight,memory=size``) names the attributes of a node-link document.
-
-    Raises:
-        InputError, UsageError: If the file or the keys are invalid.
-    """
-    return graph_of(read_source(path), keys)
-
-
 def read_source(path: str) -> Document:
     """The document in ``path``; GraphML becomes node-link data.
 
@@ -146,6 +137,20 @@ def graph_of(document: Document, keys: str | Mapping[str, str] | None) -> Graph:
     if keys is not None:
         raise UsageError(Worded(f"keys {_NOT_NODE_LINK}", f"--keys {_NOT_NODE_LINK}"), hint="leave it out")
     return graph_from_document(document)
+
+
+def graph_or_plan(document: Document, keys: str | None = None) -> Graph | Plan:
+    """The graph or the plan in ``document``.
+
+    Raises:
+        InputError, UsageError: If it is none, or there are ``keys`` for a plan.
+    """
+    if kind_of(document) != "plan":
+        return graph_of(document, keys)
+    if keys is not None:
+        message = "for node-link graphs, but this is a plan"
+        raise UsageError(Worded(f"keys are {message}", f"--keys is {message}"), hint="leave it out")
+    return plan_from_document(document)
 
 
 def node_link_keys(value: str | Mapping[str, str]) -> NodeLinkKeys:

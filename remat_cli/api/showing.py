@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.api.arguments import as_path, as_whole
-from remat_cli.api.documents import Source, document_of, graph_of
+from remat_cli.api.documents import Source, document_of, graph_or_plan
 from remat_cli.errors import UsageError, wrong_type
 from remat_cli.extras import require_drawing
 from remat_cli.files import write_bytes, write_text
-from remat_cli.graph.document import kind_of
 from remat_cli.graph.model import Graph
 from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import Report, check
 from remat_cli.plan.comparison import Comparison, Linked, Worth
 from remat_cli.plan.difference import Difference, beyond
 from remat_cli.plan.explanation import Explanation
-from remat_cli.plan.io import plan_from_document
 from remat_cli.plan.model import Plan
 from remat_cli.reports.batches import batch_text
 from remat_cli.reports.comparison import (
@@ -255,5 +253,4 @@ def _loaded(shown: Any) -> Any:
     """The graph or plan in a document; anything else as it is."""
     if not isinstance(shown, str | PathLike | Mapping) and not hasattr(shown, "read"):
         return shown
-    document = document_of(shown, "shown")
-    return plan_from_document(document) if kind_of(document) == "plan" else graph_of(document, None)
+    return graph_or_plan(document_of(shown, "shown"))

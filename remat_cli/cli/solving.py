@@ -8,17 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.api.documents import graph_of, read_source
+from remat_cli.api.documents import graph_or_plan, read_source
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.output_files import document_format, plan_path, replaced
 from remat_cli.cli.progress import ProgressLine, showing
 from remat_cli.cli.session import current
 from remat_cli.control import Control
-from remat_cli.errors import ExitCode, Interrupted, UsageError, on_command_line
+from remat_cli.errors import ExitCode, Interrupted, on_command_line
 from remat_cli.files import require_writable, write_text
-from remat_cli.graph.document import kind_of
 from remat_cli.graph.model import Graph
-from remat_cli.plan.io import dump_plan, plan_from_document
+from remat_cli.plan.io import dump_plan
 from remat_cli.planning.cache import PlanCache, user_folder
 from remat_cli.planning.least_peak import solve_smallest
 from remat_cli.planning.options import SolveOptions
@@ -36,14 +35,11 @@ if TYPE_CHECKING:
 
 def graph_in(path: str, keys: str | None, out: Output) -> Graph:
     """The graph in a file, which may be a plan: plans contain theirs."""
-    document = read_source(path)
-    if kind_of(document) != "plan":
-        return graph_of(document, keys)
-    if keys is not None:
-        raise UsageError("--keys is for node-link graphs, but this is a plan", hint="leave it out")
-    graph = plan_from_document(document).graph
+    subject = graph_or_plan(read_source(path), keys)
+    if isinstance(subject, Graph):
+        return subject
     out.note(f"remat: {path} is a plan; solving the graph in it")
-    return graph
+    return subject.graph
 
 
 def solve_one(

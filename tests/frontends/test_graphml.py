@@ -4,7 +4,7 @@ from pathlib import Path
 import networkx
 import pytest
 
-from remat_cli.api.documents import read_graph
+from remat_cli.api.documents import as_graph
 from remat_cli.cli.main import run
 from remat_cli.errors import InputError
 from remat_cli.frontends.graphml import graphml_document
@@ -24,7 +24,7 @@ def test_graphml_says_the_same_as_node_link_json_of_the_same_graph(tmp_path):
     graph = _small()
     networkx.write_graphml_xml(graph, tmp_path / "g.graphml")
     (tmp_path / "g.json").write_text(json.dumps(networkx.node_link_data(graph, edges="links")), encoding="utf-8")
-    read = read_graph(str(tmp_path / "g.graphml"), None)
+    read = as_graph(str(tmp_path / "g.graphml"))
     assert read == load_graph(str(tmp_path / "g.json"))
     assert (read.name, read.cost_unit, read.fixed_memory) == ("net", "us", 7)
     assert read.nodes[0].recompute is False
@@ -43,10 +43,10 @@ def test_other_names_of_attributes_and_declared_defaults(tmp_path):
   </graph>
 </graphml>"""
     (tmp_path / "g.xml").write_text(text, encoding="utf-8")
-    graph = read_graph(str(tmp_path / "g.xml"), "cost=weight,memory=bytes")
+    graph = as_graph(str(tmp_path / "g.xml"), keys="cost=weight,memory=bytes")
     assert [(n.id, n.cost, n.outputs) for n in graph.nodes] == [("a", 1.0, (1,)), ("b", 5.0, (2,))]
     with pytest.raises(InputError, match='keys="cost=NAME"'):
-        read_graph(str(tmp_path / "g.xml"), None)
+        as_graph(str(tmp_path / "g.xml"))
 
 
 _LAUGHS = '<!DOCTYPE x [<!ENTITY a "ha">' + "".join(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import click
 
 from remat_cli.api.checking import check as judged
-from remat_cli.api.documents import read_graph
+from remat_cli.api.documents import as_graph
 from remat_cli.cli import params
 from remat_cli.cli.output import Output, complain
 from remat_cli.cli.output_files import report_format
@@ -68,24 +68,21 @@ def command(
         raise UsageError("--keys is for the graph of --graph", hint="add --graph, or leave --keys out")
     format = report_format(output, _FORMATS, format)
     out = Output(color, quiet, file=output)
+
+    def wanted() -> Graph | None:
+        return None if graph is None else as_graph(graph, keys=keys)
+
     if format == "text" and matches(plans[0]) == list(plans):  # one file, named: the full report, for people
-        report = judged(load_plan(plans[0])[0], budget, graph=_graph(graph, keys))
+        report = judged(load_plan(plans[0])[0], budget, graph=wanted())
         out.report(plan_text(report, out.style(), checking=True), secondary=True)
         return ExitCode.OK if report.ok else ExitCode.NO
-    given = _graph(graph, keys)
+    given = wanted()
     checked = check_files(plans, load_plan, lambda plan: judged(plan, budget, graph=given))
     out.report(_formatted(checked, format, out), secondary=format == "text")
     if quiet and format == "text" and output == "-":
         for problem, name in ((problem, one.name) for one in checked for problem in one.problems):
             complain(f"remat: error: {problem.text(name)}")
     return worst_code(checked)
-
-
-def _graph(path: str | None, keys: str | None) -> Graph | None:
-    if path is None:
-        return None
-
-    return read_graph(path, keys)
 
 
 def _formatted(plans: Sequence[Checked], format: str, out: Output) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from remat_cli.api.documents import read_graph
+from remat_cli.api.documents import as_graph
 from remat_cli.api.showing import formatted
 from remat_cli.cli import params
 from remat_cli.cli.output import Output, complain
@@ -82,7 +82,7 @@ def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any
     linked = options["links"] is not None
     if linked and options["host_bandwidth"] is not None:
         raise UsageError("--links has bandwidths of its own", hint="leave --host-bandwidth out")
-    model = read_graph(graph, options["keys"])
+    model = as_graph(graph, keys=options["keys"])
     limits = params.solve_options(options, Limits, host=None if linked else params.host_of(options))
     if options["results"] is not None and not linked:
         _note_unused(out, options["results"], model, limits)

@@ -1,11 +1,12 @@
 """``remat convert``: a graph, a plan or a model in another format."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, cast
 
 import click
 
-from remat_cli.api.documents import graph_of, node_link_keys, read_source
+from remat_cli.api.documents import graph_or_plan, node_link_keys, read_source
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.cli.output_files import output_format
@@ -14,11 +15,10 @@ from remat_cli.files import read_text, require_writable
 from remat_cli.frontends.imported import Wishes, dimensions
 from remat_cli.frontends.kineto import measured_costs
 from remat_cli.frontends.models import import_model, model_format
-from remat_cli.graph.document import Document, kind_of
 from remat_cli.graph.io import document_text, graph_to_document, origins
 from remat_cli.graph.model import Graph
 from remat_cli.graph.nodelink import graph_to_node_link
-from remat_cli.plan.io import plan_from_document, plan_to_document
+from remat_cli.plan.io import plan_to_document
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.reports.graph import dot_text
 from remat_cli.zoo.training import Backward
@@ -108,10 +108,10 @@ def command(
     target = cast("_Format", output_format(output, _FORMATS, to, option="to"))
     require_writable(output)
     read = _read(file, keys, dim, backward, default_cost)
-    if isinstance(read, Document):
+    if isinstance(read, Plan):
         if costs is not None:
             raise UsageError("--costs is for graphs, but this is a plan", hint="convert the graph, and solve it again")
-        text, notes = _plan_text(read, target, keys)
+        text, notes = _plan_text(read, target)
     else:
         graph, notes = read
         if costs is not None:
@@ -126,8 +126,8 @@ def command(
 
 def _read(
     file: str, keys: str | None, dims: Sequence[str], backward: str, default_cost: int | None
-) -> Document | tuple[Graph, list[str]]:
-    """The document of a plan; or a graph, and where its costs and sizes come from."""
+) -> Plan | tuple[Graph, list[str]]:
+    """A plan; or a graph, and where its costs and sizes come from."""
     wishes = Wishes(dimensions(dims), Backward(backward), default_cost)
     format = model_format(file)
     if format is None:
@@ -137,23 +137,20 @@ def _read(
                 hint="leave them out, or give a .onnx or .pt2 file, a dump of torch.fx, or HLO text",
             )
         document = read_source(file)
-        if kind_of(document) == "plan":
-            return document
-        graph = graph_of(document, keys)
-        return graph, origins(document, graph, None if keys is None else node_link_keys(keys))
+        subject = graph_or_plan(document, keys)
+        if isinstance(subject, Plan):
+            return subject
+        return subject, origins(document, subject, None if keys is None else node_link_keys(keys))
     if keys is not None:
         raise UsageError("--keys is for node-link graphs, but this is a model", hint="leave it out")
     found = import_model(file, format, wishes)
     return found.graph, list(found.notes)
 
 
-def _plan_text(document: Document, target: _Format, keys: str | None) -> tuple[str, list[str]]:
-
-    if keys is not None:
-        raise UsageError("--keys is for node-link graphs, but this is a plan", hint="leave it out")
-    plan = plan_from_document(document)
+def _plan_text(plan: Plan, target: _Format) -> tuple[str, list[str]]:
     if target == "dot":
-        return dot_text(plan.graph, _times(plan)), []
+        times = Counter(s.node for s in plan.statements if isinstance(s, Compute))
+        return dot_text(plan.graph, [times[node] for node in range(len(plan.graph.nodes))]), []
     if target == "node-link":
         raise UsageError("node-link JSON is for graphs, but this is a plan", hint="use --to json, yaml or dot")
     return document_text(plan_to_document(plan), target), []
@@ -186,12 +183,3 @@ def _graph_text(graph: Graph, target: _Format) -> tuple[str, list[str]]:
         return text, [f"node-link JSON cannot express {what}" for what in lost]
 
     return document_text(graph_to_document(graph), target), []
-
-
-def _times(plan: Plan) -> list[int]:
-    """How often the plan computes each node."""
-    times = [0] * len(plan.graph.nodes)
-    for statement in plan.statements:
-        if isinstance(statement, Compute):
-            times[statement.node] += 1
-    return times

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from remat_cli.api.documents import read_graph
+from remat_cli.api.documents import as_graph
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.cli.output_files import report_format
@@ -73,7 +73,7 @@ def command(
     out = Output(options["color"], options["quiet"], file=options["output"])
     if graphs.count("-") > 1:
         raise UsageError("standard input is one graph", hint="give the others as files")
-    models = [read_graph(graph, options["keys"]) for graph in graphs]
+    models = [as_graph(graph, keys=options["keys"]) for graph in graphs]
     several = len(models) > 1
     if batch is not None and len(batch) != len(models):
         raise UsageError(

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from remat_cli.api.documents import read_graph
+from remat_cli.api.documents import as_graph
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.cli.output_files import report_format
@@ -59,7 +59,7 @@ def command(graph: str, to: str, **options: Any) -> int:
     started_s = current().started_s
     format = report_format(options["output"], _FORMATS, options["format"])
     out = Output(options["color"], options["quiet"], file=options["output"])
-    model = read_graph(graph, options["keys"])
+    model = as_graph(graph, keys=options["keys"])
     chosen = params.solve_options(options, SolveOptions, started_s=started_s)
     line = ProgressLine(model.total_cost, started_s)
     with showing(line, quiet=out.quiet):

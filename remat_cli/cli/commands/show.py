@@ -2,16 +2,14 @@
 
 import click
 
-from remat_cli.api.documents import graph_of, read_source
+from remat_cli.api.documents import graph_or_plan, read_source
 from remat_cli.api.showing import formatted
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.cli.output_files import refuse_terminal, report_format
 from remat_cli.cli.session import current
 from remat_cli.errors import UsageError
-from remat_cli.graph.document import kind_of
 from remat_cli.plan.check import check
-from remat_cli.plan.io import plan_from_document
 from remat_cli.plan.model import Plan
 from remat_cli.reports.chrome_trace import plan_trace
 
@@ -46,15 +44,11 @@ def command(file: str, output: str, format: str, cdn: bool, keys: str | None, qu
     format = report_format(output, _FORMATS, format)
     refuse_terminal(format, output)
     params.require_drawing(format, cdn)
-    document = read_source(file)
-    is_plan = kind_of(document) == "plan"
-    if is_plan and keys is not None:
-        raise UsageError("--keys is for node-link graphs, but this is a plan", hint="leave it out")
-    graph_or_plan = plan_from_document(document) if is_plan else graph_of(document, keys)
+    subject = graph_or_plan(read_source(file), keys)
     if format != "trace":
-        shown = formatted(graph_or_plan, format, out.style(), current().command_line(), cdn=cdn)
-    elif isinstance(graph_or_plan, Plan):
-        shown = plan_trace(check(graph_or_plan), graph_or_plan)
+        shown = formatted(subject, format, out.style(), current().command_line(), cdn=cdn)
+    elif isinstance(subject, Plan):
+        shown = plan_trace(check(subject), subject)
     else:
         raise UsageError("a trace shows a plan, but this is a graph", hint="solve it, and show the plan")
     if output == "-" and isinstance(shown, str) and format in {"text", "json"}:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from remat_cli.api.documents import read_graph
+from remat_cli.api.documents import as_graph
 from remat_cli.api.showing import formatted
 from remat_cli.cli import params
 from remat_cli.cli.output import Output, complain
@@ -69,7 +69,7 @@ def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
     format = report_format(options["output"], _FORMATS, options["format"])
     params.require_drawing(format, options["cdn"])
     out = Output(options["color"], options["quiet"], file=options["output"])
-    model = read_graph(graph, options["keys"])
+    model = as_graph(graph, keys=options["keys"])
     limits = params.solve_options(options, Limits)
 
     def report(row: Row, done: int, whole: int) -> None:
