@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import stat
-import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +18,10 @@ import numpy as np
 
 from remat_cli.errors import SolverUnavailable
 from remat_cli.mip import Floats, LinearModel
-from remat_cli.running import shortage
 from remat_cli.solvers.base import Availability, Outcome, Request, Solver, SolverLog, SolverProgress, Termination
 from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.modelfile import write_model
-from remat_cli.solvers.process import ProcessEnd, run_process, temporary_folder
+from remat_cli.solvers.process import ProcessEnd, program_availability, run_process, temporary_folder
 from remat_cli.tolerances import CBC_BOUND_DIGITS, CBC_GAP_DIGITS, CBC_INCREMENT
 
 _HINT = "pip install 'pulp<4', which carries CBC, or apt-get install coinor-cbc"
@@ -62,18 +60,8 @@ class Cbc(Solver):
             binary = find_cbc(self.path)
         except SolverUnavailable as error:
             return Availability(problem=error.message, hint=error.hint)
-        try:
-            answer = subprocess.run(
-                [binary, "-stop"], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            if shortage(error):
-                raise
-            return Availability(path=binary, problem=f"{binary} does not run: {error}", hint=_HINT)
-        match = re.search(r"Version:\s*(\S+)", answer.stdout)
-        if match is None:
-            return Availability(path=binary, problem=f"{binary} does not say that it is CBC", hint=_HINT)
-        return Availability(version=match[1], path=binary, licence="EPL-2.0")
+        says = r"Version:\s*(\S+)"
+        return program_availability(binary, "-stop", version=says, title="CBC", licence="EPL-2.0", hint=_HINT)
 
     def solve(self, request: Request) -> Outcome:
         """Minimise the model; see :meth:`remat_cli.solvers.base.Solver.solve`."""

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,6 @@ import numpy as np
 from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.extras import install_command
 from remat_cli.mip import Floats, LinearModel
-from remat_cli.running import shortage
 from remat_cli.solvers.base import (
     Availability,
     Outcome,
@@ -35,7 +33,7 @@ from remat_cli.solvers.base import (
 )
 from remat_cli.solvers.checked import failed, outcome, solve_around, stop_reason
 from remat_cli.solvers.modelfile import write_model
-from remat_cli.solvers.process import ProcessEnd, run_process, temporary_folder
+from remat_cli.solvers.process import ProcessEnd, program_availability, run_process, temporary_folder
 from remat_cli.tolerances import GLPK_BOUND_DIGITS, INTEGRAL_WITHIN
 
 _WORKER = Path(__file__).with_name("glpk_worker.py")
@@ -85,18 +83,8 @@ class Glpk(Solver):
             package = installed_package("swiglpk")
             assert package is not None  # or there would not be this way
             return Availability(version=f"swiglpk {package.version}", path=package.path, licence="GPL-3.0")
-        try:
-            answer = subprocess.run(
-                [way, "--version"], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            if shortage(error):
-                raise
-            return Availability(path=way, problem=f"{way} does not run: {error}", hint=_hint())
-        match = re.search(r"GLPSOL.*?(\d+\.\d+)", answer.stdout)
-        if match is None:
-            return Availability(path=way, problem=f"{way} does not say that it is glpsol", hint=_hint())
-        return Availability(version=match[1], path=way, licence="GPL-3.0")
+        says = r"GLPSOL.*?(\d+\.\d+)"
+        return program_availability(way, "--version", version=says, title="glpsol", licence="GPL-3.0", hint=_hint())
 
     def _way(self) -> str:
         """``swiglpk``, or the path of glpsol.

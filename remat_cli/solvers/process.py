@@ -12,6 +12,7 @@ import codecs
 import contextlib
 import fcntl
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -26,7 +27,7 @@ from pathlib import Path
 from remat_cli.control import Control
 from remat_cli.errors import SolverUnavailable, UsageError
 from remat_cli.running import critical_section, on_exit, shortage
-from remat_cli.solvers.base import SolverLog
+from remat_cli.solvers.base import Availability, SolverLog
 
 POLL_S = 0.05
 LATE_S = 0.75
@@ -142,6 +143,24 @@ class ProcessEnd:
         with contextlib.suppress(ValueError):
             return f"ended by signal {self.signal} ({signal.Signals(self.signal).name})"
         return f"ended by signal {self.signal}"
+
+
+def program_availability(
+    binary: str, argument: str, *, version: str, title: str, licence: str, hint: str
+) -> Availability:
+    """Whether ``binary``, called with ``argument``, prints a version as the pattern ``version`` finds it."""
+    try:
+        answer = subprocess.run(
+            [binary, argument], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        if shortage(error):
+            raise
+        return Availability(path=binary, problem=f"{binary} does not run: {error}", hint=hint)
+    match = re.search(version, answer.stdout)
+    if match is None:
+        return Availability(path=binary, problem=f"{binary} does not say that it is {title}", hint=hint)
+    return Availability(version=match[1], path=binary, licence=licence)
 
 
 def run_process(
