@@ -113,7 +113,7 @@ newest: system
 
 # Makes every file in graphs/ again from the architectures in remat_cli/zoo.
 graphs: setup
-	$(BIN)/python -m remat_cli.zoo.regenerate graphs
+	$(BIN)/python docs/generate_graphs.py graphs
 
 # Makes the command reference, the tables and the figures in docs/ again.
 docs: setup

@@ -1,4 +1,4 @@
-"""Regenerate the files of ``graphs/``: ``python -m remat_cli.zoo.regenerate graphs``.
+"""Makes the files of ``graphs/`` from the zoo: ``python docs/generate_graphs.py graphs``. Run it with ``make graphs``.
 
 ``toy.yaml`` there is written by hand and only described.
 """
@@ -121,7 +121,7 @@ def documents(directory: Path) -> dict[str, str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write all files into the directory that the command line names; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m remat_cli.zoo.regenerate", description="Regenerate graphs/.")
+    parser = argparse.ArgumentParser(description="Make the files of graphs/ again.")
     parser.add_argument("directory", type=Path, help="where the files go; must have the hand-written ones")
     directory = parser.parse_args(arguments).directory
     try:
