@@ -105,7 +105,7 @@ def _inverted_residual(name: str, x: Tensor, expansion: int, channels: int, stri
     return add(f"{name}/add", shortcut, x) if x.shape == shortcut.shape else x
 
 
-def _divisible(channels: float, by: int = 8) -> int:
-    """The multiple of ``by`` nearest to ``channels``, but not below 90% of it: the paper's rounding."""
-    nearest = max(by, int(channels + by / 2) // by * by)
-    return nearest + by if nearest < 0.9 * channels else nearest
+def _divisible(channels: float) -> int:
+    """The multiple of 8 nearest to ``channels``, but not below 90% of it: the paper's rounding."""
+    nearest = max(8, int(channels + 4) // 8 * 8)
+    return nearest + 8 if nearest < 0.9 * channels else nearest

@@ -158,12 +158,11 @@ def conv_bn_relu(
     *,
     stride: int = 1,
     padding: Padding = "same",
-    groups: int = 1,
     bias: bool = False,
     activation: Literal["relu", "relu6"] | None = "relu",
 ) -> Tensor:
     """Convolution, batch normalisation and activation as ``name/conv``, ``name/bn``, ``name/relu``."""
-    x = conv2d(f"{name}/conv", x, filters, kernel, stride=stride, padding=padding, groups=groups, bias=bias)
+    x = conv2d(f"{name}/conv", x, filters, kernel, stride=stride, padding=padding, bias=bias)
     x = batch_norm(f"{name}/bn", x)
     if activation is None:
         return x
