@@ -155,13 +155,8 @@ def construct_for_real(
 ) -> Any:
     """What ``function`` returns if all tensors are real.
 
-    Args:
-        function: The user's function.
-        device: The default device.
-        tell: Called before much memory is taken.
-        reason: Why it cannot be called without memory.
-        asked_bytes: Bytes of the tensors that it made before that became clear.
-        first: Its error without memory, if there was one.
+    ``reason`` says why it cannot be called without memory, ``asked_bytes`` what it made before that became clear, and
+    ``first`` is its error without memory, if there was one. ``tell`` is called before much memory is taken.
 
     Raises:
         CaptureFailed: If it fails, or the memory of the machine does not suffice.

@@ -193,12 +193,7 @@ class Footprint:
 
 
 def footprint(graph: Graph, statements: Iterable[Statement]) -> Footprint:
-    """Peaks of the allocator for one step by plan, starting empty, without the memory of libraries.
-
-    Args:
-        graph: A graph that this frontend made.
-        statements: A valid plan of it.
-    """
+    """Peaks of the allocator for one step by a valid plan of ``graph``, starting empty, without what libraries take."""
     allocator = CachingAllocator()
     step = read_step(graph)
     for size in fixed_sizes(step):
@@ -238,7 +233,7 @@ def loop_footprint(
     which run in different threads. Gradients of a step are freed before the next, as by ``zero_grad()``.
 
     Args:
-        step: A step that this frontend captured.
+        step: A captured step.
         statements: A valid plan of it.
         limit_bytes: Most bytes that it may take from the device; None for no limit.
         state_bytes: Part of the graph's fixed memory that is allocated only after the first step, as the state of most
@@ -313,12 +308,8 @@ def _states(step: Step, state_bytes: int) -> list[int]:
 def least_limit(graph: Graph, statements: Sequence[Statement], *, state_bytes: int = 0) -> int:
     """The least limit, to 1%, within which the allocator serves a training loop by plan, for every habit.
 
-    Gaps depend on every request, so a limit that just suffices for one order of requests fails for another.
-
-    Args:
-        graph: A graph that this frontend made.
-        statements: A valid plan of it.
-        state_bytes: As in :func:`loop_footprint`.
+    Gaps depend on every request, so a limit that just suffices for one order of requests fails for another. For
+    ``state_bytes`` see :func:`loop_footprint`.
     """
     step = read_step(graph)
     return max(_least_limit(step, statements, state_bytes, habit) for habit in _HABITS)

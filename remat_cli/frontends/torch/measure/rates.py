@@ -192,14 +192,10 @@ class _Case:
 
 
 def measure(device: str, limit_s: float = LIMIT_S) -> tuple[float, float, dict[str, Curve]]:
-    """The rates of a device. The user's random generators, autocast and gradients are left as they are.
+    """Microseconds of a launch, those of a view, and rates by kind of a device, see :class:`frontends.rates.Rates`.
 
-    Args:
-        device: ``cpu``, ``cuda`` or ``cuda:1``.
-        limit_s: Seconds that it may take, unless a few calls of everything take longer.
-
-    Returns:
-        Microseconds of a launch, those of a view, and rates by kind, see :class:`.rates.Rates`.
+    It takes ``limit_s`` seconds, or longer if a few calls of everything do. The user's random generators, autocast and
+    gradients are left as they are.
     """
     import torch
 

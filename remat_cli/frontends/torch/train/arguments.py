@@ -148,12 +148,8 @@ def free_budget(module: Module, batch: Any, least: Callable[[int], int] = int) -
     """What a step of ``module`` can have now, and the same in words.
 
     This is what is free on the device, what PyTorch's allocator holds of it and does not use, and what the module and
-    its batch take already, which plans count.
-
-    Args:
-        module: The module, on its device.
-        batch: Its inputs; those on that device count.
-        least: The least of a number in all processes that train together.
+    its batch take already on that device, which plans count. ``least`` gives the least of a number in all processes
+    that train together.
 
     Raises:
         UsageError: If the system does not say what is free, or the module is on several devices.

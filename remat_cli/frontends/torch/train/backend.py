@@ -48,14 +48,7 @@ _MOST_REASONS = 3
 def finder_of(*plans: Plan | str, unknown: Unplanned = "error") -> tuple[Find, Refuse]:
     """Functions that find the plan for a graph among ``plans``, and that refuse a graph without one.
 
-    Args:
-        plans: Plans, or their files; one for each graph that is compiled.
-        unknown: How to treat a graph without a plan: ``error``, or ``warn`` and run it without one.
-
-    Raises:
-        FrameworkUnavailable: If torch is missing.
-        UsageError: If a plan is not valid, or its graph is not of this frontend, or ``unknown`` is neither.
-        InputError: If a file holds no plan.
+    Arguments and errors are those of :func:`remat_backend`.
     """
     require_torch()
     if unknown not in get_args(Unplanned):

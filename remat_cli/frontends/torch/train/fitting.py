@@ -216,15 +216,11 @@ class CapturedParts:
 def captured_parts(model: Model, fake: Model, mode: FakeMode, tracer: Tracer) -> CapturedParts:
     """The graphs of a module, alone, since the user's loop computes the loss and calls ``backward()``.
 
-    Args:
-        model: The module and its batch.
-        fake: Their copy without data.
-        mode: The mode of the copy.
-        tracer: What compiles it.
+    ``fake`` is the copy of the module and its batch without data, of ``mode``.
 
     Raises:
-        CaptureFailed: If it has nothing to train; or see :func:`_reached`.
-        UsageError: See :func:`_reached`.
+        CaptureFailed: If it has nothing to train, cannot be copied, or takes the gradient of a gradient.
+        UsageError: If it cannot be called with the batch.
     """
     calls = Calls()
     parts, more = capture_parts(fake, mode, calls, tracer)

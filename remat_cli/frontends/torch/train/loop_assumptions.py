@@ -71,10 +71,7 @@ class ResultUses:
     def assume(self, captured: Captured, use: Use, with_all_held: Use) -> None:
         """Merge ``use`` with earlier assumptions for graphs of the same signature.
 
-        Args:
-            captured: A part of a module.
-            use: What is assumed.
-            with_all_held: The same if all that the module returns stays: other parts hold the rest, if anything does.
+        ``with_all_held`` is the same if all that the module returns stays: other parts hold the rest, if anything does.
         """
         signature = signature_of(captured)
         before = self.assumed.get(signature, use)
@@ -342,9 +339,7 @@ def _on_numbers(loss: Loss, output: Any, trained: Sequence[Tensor]) -> _Figures:
 def _with_numbers(tree: Any, copies: dict[int, Any]) -> Any:
     """A copy of nested results in which every tensor has numbers and no graph of autograd.
 
-    Args:
-        tree: The results.
-        copies: Receives the copies of the tensors, by the identity of these.
+    ``copies`` receives the copies of the tensors, by the identity of these.
     """
     import torch
 

@@ -149,12 +149,10 @@ def unplanned_code_of(
 
 
 def _waiting_bytes(place: Mapping[AutogradNode, int], nodes: Collection[AutogradNode]) -> dict[AutogradNode, int]:
-    """Bytes of gradients that wait while the backward pass of each node runs, for one that runs later.
+    """Bytes of gradients that wait while the backward pass of each node runs, for one of ``nodes`` that runs later.
 
-    Args:
-        place: The nodes of unplanned code in the order of the forward pass, and the number of the code of each.
-            What code makes for others is counted here only while that code runs.
-        nodes: All nodes.
+    ``place`` has the nodes of unplanned code in the order of the forward pass, and the number of the code of each. What
+    code makes for others is counted here only while that code runs.
     """
     number = {node: k for k, node in enumerate(place)}
     starts = {at: number[node] for node, at in reversed(list(place.items()))}
