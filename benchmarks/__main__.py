@@ -1,7 +1,5 @@
 """``python -m benchmarks [NAME ...]``: run benchmarks, keep their results, and rebuild the pages."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -157,40 +155,21 @@ def run_one(
     output: Path | None,
     *,
     quick: bool,
-    graphs: tuple[Path, ...] = (),
     only: tuple[str, ...] = (),
-    limit_s: float | None = None,
-    on: str = "",
     named: bool = True,
     resume: bool = False,
+    **asked: Any,
 ) -> bool:
-    """Run one benchmark, print it, and store its result. False if it failed: then its old result stays.
+    """Run one benchmark, print it, and store its result in ``output``. False if it failed: then its old result stays.
 
-    Args:
-        benchmark: The benchmark.
-        output: Folder for results; None to keep none.
-        quick: See :class:`benchmarks.frame.Session`, as for ``graphs``, ``only``, ``limit_s`` and ``on``.
-        graphs: See ``quick``.
-        only: See ``quick``. The rows replace those in the stored result.
-        limit_s: See ``quick``.
-        on: See ``quick``.
-        named: Whether the user named it: then a missing requirement is a failure.
-        resume: See :func:`benchmarks.frame.perform`.
+    Rows of ``only`` replace those in the stored result. If the user ``named`` the benchmark, a missing requirement is a
+    failure. The other arguments are those of :func:`benchmarks.frame.perform`.
     """
     path = None if output is None else output / "results" / f"{benchmark.name}.json"
     partial = None if path is None else path.with_suffix(".partial.json")
     try:
         old = _stored(path, quick=quick) if only and path is not None else None
-        result = perform(
-            benchmark,
-            quick=quick,
-            partial=partial,
-            graphs=graphs,
-            only=only,
-            limit_s=limit_s,
-            on=on,
-            resume=resume,
-        )
+        result = perform(benchmark, partial=partial, resume=resume, quick=quick, only=only, **asked)
     except BenchmarkError as error:
         left_out = isinstance(error, MissingInput) and not named
         print(f"{benchmark.name}: {'left out' if left_out else 'failed'}: {error}", file=sys.stderr)

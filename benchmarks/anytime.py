@@ -7,13 +7,11 @@ given with `--graphs` (`moccasin/G2.json` to `G4.json`). The captured step is th
 needs PyTorch.
 """
 
-from __future__ import annotations
-
 import tempfile
 from functools import partial
 from pathlib import Path
 
-from benchmarks.frame import Column, Picture, Row, Session, Table
+from benchmarks.frame import Column, Picture, Row, Session, Table, columns
 from benchmarks.lanes import Cell, lanes_here, rows_of
 from benchmarks.measure import call_or_fail
 from benchmarks.solving import CASE, STRATEGY, solved_apart
@@ -46,8 +44,7 @@ TABLES = (
             *CASE,
             Column("cache", "compiled loops"),
             *(Column(f"at{limit}", f"{limit} s", "number") for limit in LIMITS_S),
-            Column("bound", "proven bound", "number"),
-            Column("opener", "best opener", "number"),
+            *columns("number", bound="proven bound", opener="best opener"),
             Column("opener_name", "by"),
             Column("late_s", "most seconds over a limit", "number"),
         ),
@@ -60,11 +57,9 @@ TABLES = (
         "openers",
         "The methods with which searches begin, each alone",
         (
-            Column("graph", "graph"),
-            Column("budget", "budget"),
+            *columns("text", graph="graph", budget="budget"),
             STRATEGY,
-            Column("overhead", "overhead, %", "number"),
-            Column("wall_s", "time, s", "number"),
+            *columns("number", overhead="overhead, %", wall_s="time, s"),
             Column("ending", "ended"),
         ),
         f"At most {_OPENER_LIMIT_S:g} s each.",
@@ -83,8 +78,7 @@ def run(session: Session) -> list[Row]:
         for percent in percents
     ]
     call_or_fail("benchmarks.solving:warmed", variables={"NUMBA_CACHE_DIR": warm})
-    found = rows_of(session, cells, lanes=lanes_here())
-    return [row for several in found for row in several["rows"]]
+    return rows_of(session, cells, lanes=lanes_here())
 
 
 def _graphs(session: Session) -> list[tuple[str, str, tuple[int, ...]]]:
@@ -97,8 +91,8 @@ def _graphs(session: Session) -> list[tuple[str, str, tuple[int, ...]]]:
     return [*((name, spec, _PERCENTS) for name, spec in _ZOO.items()), *captured, *given]
 
 
-def _rows(name: str, spec: str, percent: int, limits: tuple[int, ...], warm: str) -> Row:
-    """All rows of one graph and budget, as one cell."""
+def _rows(name: str, spec: str, percent: int, limits: tuple[int, ...], warm: str) -> list[Row]:
+    """All rows of one graph and budget."""
     case: Row = {"graph": name, "budget": f"{percent}%"}
     openers = [_opener(case, spec, strategy) for strategy in _OPENERS]
     planned = [row for row in openers if row["overhead"] is not None]
@@ -115,7 +109,7 @@ def _rows(name: str, spec: str, percent: int, limits: tuple[int, ...], warm: str
             values["late_s"] = max(values["late_s"], round(solved.get("wall_s", 0.0) - limit, 2))
             values |= {key: solved[key] for key in ("nodes", "bound") if key in solved}
         rows.append(TABLES[0].row(values, {}))
-    return {"rows": [*rows, *openers]}
+    return [*rows, *openers]
 
 
 def _opener(case: Row, spec: str, strategy: str) -> Row:

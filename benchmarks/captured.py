@@ -13,8 +13,6 @@ Graphs given with `--graphs` are read and not exported: `torch-resnet50.json`, `
 `torch-gpt2.json`. Exporting the others needs `remat[torch]`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.lanes import Cell, lanes_here, rows_of
 from benchmarks.measure import MissingInput, call_or_fail
 from benchmarks.solving import OUTCOME, solved_apart
@@ -54,10 +52,8 @@ TABLES = (
             Column("graph", "graph"),
             Column("nodes", "nodes", "count"),
             Column("fixed", "fixed memory", "bytes"),
-            Column("budget_mb", "budget, MB of values", "number"),
-            Column("pytorch", "PyTorch's ratio", "number"),
-            Column("ratio", "remat's ratio", "number"),
-            Column("bound", "proven bound", "number"),
+            *columns("number", budget_mb="budget, MB of values", pytorch="PyTorch's ratio", ratio="remat's ratio"),
+            *columns("number", bound="proven bound"),
             *OUTCOME,
         ),
         f"One run each, {LIMIT_S:g} s at most, strategy auto, seed 0.",
@@ -68,9 +64,8 @@ TABLES = (
         "Without recomputation, in another order",
         (
             Column("graph", "graph"),
-            Column("document_mb", "order of the document, MB of values", "number"),
-            Column("reordered_mb", "--reorder, MB of values", "number"),
-            Column("less", "less, %", "number"),
+            *columns("number", document_mb="order of the document, MB of values"),
+            *columns("number", reordered_mb="--reorder, MB of values", less="less, %"),
             Column("order", "order found by"),
             Column("wall_s", "time, s", "number"),
             Column("ending", "ended"),

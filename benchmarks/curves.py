@@ -5,13 +5,11 @@ of them. Both are whole commands as a user runs them, on all cores, without a ti
 runs once before the ten and twice after.
 """
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import Ended, median, rounded, run_process, spread, succeeded
 from benchmarks.startup import remat_command
@@ -30,13 +28,10 @@ TABLES = (
         (
             Column("graph", "graph"),
             Column("nodes", "nodes", "count"),
-            Column("one", "one budget", "seconds"),
-            Column("ten", "ten budgets", "seconds"),
+            *columns("seconds", one="one budget", ten="ten budgets"),
             Column("ratio", "ten beside one", "ratio"),
-            Column("plans", "plans", "count"),
-            Column("optimal", "proven optimal", "count"),
-            Column("one_gap", "gap of the one, %", "number"),
-            Column("gap", "worst gap of the ten, %", "number"),
+            *columns("count", plans="plans", optimal="proven optimal"),
+            *columns("number", one_gap="gap of the one, %", gap="worst gap of the ten, %"),
             Column("ending", "ended"),
         ),
         "Gap is (cost - bound) / cost; proven optimal is a gap of at most 0.01%.",

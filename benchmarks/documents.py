@@ -6,13 +6,11 @@ afterwards. For comparison there is the bare parser (`json.loads`, or `yaml.load
 neither schema nor graph.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table, Target
+from benchmarks.frame import Column, Row, Session, Table, Target, columns
 from benchmarks.measure import call_or_fail, largest, median, rounded, timed, together
 
 _TARGET = 20_000
@@ -48,9 +46,7 @@ TABLES = (
         (
             Column("document", "document"),
             Column("nodes", "nodes", "count"),
-            Column("bytes", "file", "bytes"),
-            Column("load_bytes", "memory to load", "bytes"),
-            Column("parser_bytes", "memory of the bare parser", "bytes"),
+            *columns("bytes", bytes="file", load_bytes="memory to load", parser_bytes="memory of the bare parser"),
         ),
         "Memory is that of the whole process, Python included.",
     ),

@@ -17,8 +17,6 @@ A row is a mapping from column keys to plain values; ``table`` says which table 
 that :func:`benchmarks.measure.spread` returns. A cell that failed holds None, and another column says why.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile
@@ -32,37 +30,13 @@ from typing import Any, Literal
 
 from benchmarks.machine import Load, machine, versions
 
-NAMES = (
-    "startup",
-    "documents",
-    "replay",
-    "handoff",
-    "solvers",
-    "speedup",
-    "anytime",
-    "integral",
-    "networks",
-    "curves",
-    "tight",
-    "repeated",
-    "captured",
-    "order",
-    "peers",
-    "spreading",
-    "targets",
-    "scaling",
-    "scale",
-    "packages",
-)
+_ALL = """
+startup documents replay handoff solvers speedup anytime integral networks curves tight repeated captured order peers
+spreading targets scaling scale packages
+"""
+NAMES = tuple(_ALL.split())
 """The benchmarks of ``make bench``, in the order in which they run and appear on the page."""
-APART = (
-    "torch.peers",
-    "torch.times",
-    "jax.peaks",
-    "tensorflow.plans",
-    "overheads.steps",
-    "offloading.plans",
-)
+APART = ("torch.peers", "torch.times", "jax.peaks", "tensorflow.plans", "overheads.steps", "offloading.plans")
 """Benchmarks with pages of their own."""
 
 Row = dict[str, Any]
@@ -76,6 +50,11 @@ class Column:
     key: str
     heading: str
     kind: Kind = "text"
+
+
+def columns(kind: Kind, /, **headings: str) -> tuple[Column, ...]:
+    """Columns of one kind: their headings by key."""
+    return tuple(Column(key, heading, kind) for key, heading in headings.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +119,7 @@ class Session:
         limit_s: Seconds for a cell, if the user gave them.
         on: The device or framework, for benchmarks that have several.
         done: Labels of cells that an interrupted run has measured already.
-        begun: Labels of the cells that this run measures, so far.
+        measured: Labels of the cells that this run has measured so far.
     """
 
     quick: bool
@@ -152,7 +131,7 @@ class Session:
     limit_s: float | None = None
     on: str = ""
     done: frozenset[str] = frozenset()
-    begun: list[str] = field(default_factory=list)
+    measured: list[str] = field(default_factory=list)
 
     def limited(self, full_s: float, quick_s: float) -> float:
         """Seconds for a cell: from the user, else ``full_s``, or ``quick_s`` if quick."""
@@ -161,11 +140,8 @@ class Session:
         return quick_s if self.quick else full_s
 
     def wants(self, label: str) -> bool:
-        """Whether the cell of this label is to be measured; after the next ``keep`` it counts as done."""
-        wanted = label not in self.done and (not self.only or any(text in label for text in self.only))
-        if wanted:
-            self.begun.append(label)
-        return wanted
+        """Whether the cell of this label is to be measured."""
+        return label not in self.done and (not self.only or any(text in label for text in self.only))
 
     def files(self, folder: str) -> dict[str, Path]:
         """The given graphs in a folder of this name, by their stems."""
@@ -201,9 +177,7 @@ class Benchmark:
 def load(name: str, on: str = "") -> Benchmark:
     """The benchmark in ``benchmarks/NAME.py``, or, with a dot in its name, in ``benchmarks/FOLDER/NAME.py``.
 
-    Args:
-        name: Its name.
-        on: One of its devices or frameworks, which then ends its name and its title.
+    ``on`` is one of its devices or frameworks, which then ends its name and its title.
     """
     module = import_module(f"benchmarks.{name}")
     title, about = described(module.__doc__)
@@ -229,32 +203,19 @@ def described(text: str | None) -> tuple[str, str]:
     return title.rstrip("."), about.strip()
 
 
-def perform(
-    benchmark: Benchmark,
-    *,
-    quick: bool,
-    partial: Path | None = None,
-    graphs: tuple[Path, ...] = (),
-    only: tuple[str, ...] = (),
-    limit_s: float | None = None,
-    on: str = "",
-    resume: bool = False,
-) -> dict[str, Any]:
+def perform(benchmark: Benchmark, *, partial: Path | None = None, resume: bool = False, **asked: Any) -> dict[str, Any]:
     """Run ``benchmark``; returns its rows, with the time, machine and versions of the measurement.
 
     Args:
         benchmark: The benchmark.
-        quick: See :class:`Session`.
         partial: File that receives the rows so far while it runs; it is deleted afterwards.
-        graphs: See :class:`Session`.
-        only: See :class:`Session`.
-        limit_s: See :class:`Session`.
-        on: See :class:`Session`.
         resume: Take the rows and labels in ``partial``, if it is there, and measure only the other cells.
+        **asked: What :class:`Session` takes: ``quick``, ``graphs``, ``only``, ``limit_s``, ``on``.
 
     Raises:
         ValueError: If a row does not fit the tables.
     """
+    quick, limit_s = asked["quick"], asked.get("limit_s")
     before, done = _interrupted(partial, quick=quick) if resume else ([], frozenset[str]())
 
     def said(text: str) -> None:
@@ -263,14 +224,14 @@ def perform(
     def kept(rows: Sequence[Row]) -> None:
         if partial is not None:
             partial.parent.mkdir(parents=True, exist_ok=True)
-            labels = sorted({*done, *session.begun})
+            labels = sorted({*done, *session.measured})
             told = {"benchmark": benchmark.name, "done": labels, "quick": quick, "rows": [*before, *rows]}
             partial.write_text(dump(told), encoding="utf-8")
 
     started_s = time.monotonic()
     load = Load.now()
     with tempfile.TemporaryDirectory(prefix="remat-bench-") as folder:
-        session = Session(quick, Path(folder), said, kept, graphs, only, limit_s, on, done)
+        session = Session(folder=Path(folder), say=said, keep=kept, done=done, **asked)
         rows = [*before, *benchmark.run(session)]
     check_rows(benchmark, rows)
     if partial is not None:
@@ -316,11 +277,6 @@ def merged(benchmark: Benchmark, old: Mapping[str, Any], new: Mapping[str, Any])
 
     A row that ``old`` does not have is inserted after the last one with the same first column. The circumstances of
     ``old`` stay; ``again`` lists those of the new rows, and of earlier ones that are still there.
-
-    Args:
-        benchmark: The benchmark; its tables state the columns that name a row.
-        old: The stored result.
-        new: The result of some rows.
     """
     measured = {_name(benchmark, row): row for row in new["rows"]}
     rows = [measured.get(_name(benchmark, row), row) for row in old["rows"]]

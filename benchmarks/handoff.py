@@ -6,14 +6,12 @@ all ways from one stated model into a solver, including compilation, measured on
 report the rows and nonzeros that were compiled.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.measure import call_or_fail, largest, median, rounded, spread, timed, together
 
 _GRAPHS = ("linear{n=22}", "vgg16", "unet", "mobilenet-v1")
@@ -27,12 +25,8 @@ TABLES = (
         "From the graph to HiGHS",
         (
             Column("graph", "graph"),
-            Column("nodes", "nodes", "count"),
-            Column("rows", "rows", "count"),
-            Column("columns", "columns", "count"),
-            Column("nonzeros", "nonzeros", "count"),
-            Column("build", "build", "seconds"),
-            Column("compile", "compile", "seconds"),
+            *columns("count", nodes="nodes", rows="rows", columns="columns", nonzeros="nonzeros"),
+            *columns("seconds", build="build", compile="compile"),
             Column("pass", "pass", "seconds"),
             Column("total", "all three", "seconds"),
             Column("peak_bytes", "memory", "bytes"),
@@ -42,11 +36,8 @@ TABLES = (
         "paths",
         "Ways from the stated model into a solver",
         (
-            Column("graph", "graph"),
-            Column("path", "way"),
-            Column("write", "compile and write", "seconds"),
-            Column("read", "pass or read", "seconds"),
-            Column("total", "both", "seconds"),
+            *columns("text", graph="graph", path="way"),
+            *columns("seconds", write="compile and write", read="pass or read", total="both"),
             Column("ratio", "beside ours", "ratio"),
             Column("bytes", "file", "bytes"),
         ),

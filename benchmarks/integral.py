@@ -8,15 +8,13 @@ and its incumbents at commit 0ff2026e ("before"), on the same machine in the sam
 after 20 s, though it is told that it has a minute.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import call_or_fail
 from benchmarks.solving import CASE, COST, Steps, solved_apart
@@ -36,13 +34,10 @@ TABLES = (
             *CASE,
             Column("best", "best known overhead, %", "number"),
             *COST,
-            Column("first_before", "first before, s", "number"),
-            Column("first_s", "first, s", "number"),
-            Column("early_before", f"mean gap before, {_EARLY_S:g} s, %", "number"),
-            Column("early", f"mean gap, {_EARLY_S:g} s, %", "number"),
-            Column("whole_before", f"mean gap before, {LIMIT_S:g} s, %", "number"),
-            Column("whole", f"mean gap, {LIMIT_S:g} s, %", "number"),
-            Column("wall_s", "time, s", "number"),
+            *columns("number", first_before="first before, s", first_s="first, s"),
+            *columns("number", early_before=f"mean gap before, {_EARLY_S:g} s, %"),
+            *columns("number", early=f"mean gap, {_EARLY_S:g} s, %", whole_before=f"mean gap before, {LIMIT_S:g} s, %"),
+            *columns("number", whole=f"mean gap, {LIMIT_S:g} s, %", wall_s="time, s"),
             Column("ending", "ended"),
         ),
         "One run each, strategy auto, seed 0, one thread, compiled loops from a cache. Overheads and bounds are over"
@@ -101,13 +96,7 @@ def conclude(rows: list[Row]) -> list[Row]:
 
 
 def mean_gap(steps: Steps, best: float, horizon_s: float) -> float:
-    """The primal integral over ``horizon_s`` seconds, divided by them; in percent.
-
-    Args:
-        steps: The incumbents.
-        best: The least overhead known, in percent.
-        horizon_s: Seconds.
-    """
+    """The primal integral over ``horizon_s`` seconds, divided by them; in percent, as is the least known overhead."""
     least = 1 + best / 100
     area, since_s, gap = 0.0, 0.0, 1.0
     for at_s, overhead in steps:

@@ -1,7 +1,5 @@
 """Measuring the cells of a benchmark, one after the other or a few at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from benchmarks.measure import BenchmarkError
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The measurement of one row.
+    """The measurement of a row, or of a few that belong together.
 
     Attributes:
         label: Short description, for the user and for ``--only``.
@@ -21,7 +19,7 @@ class Cell:
     """
 
     label: str
-    measure: Callable[[], Row]
+    measure: Callable[[], Row | list[Row]]
 
 
 def lanes_here() -> int:
@@ -48,28 +46,30 @@ def chosen(session: Session, cells: Sequence[Cell]) -> list[Cell]:
 def rows_of(session: Session, cells: Sequence[Cell], *, lanes: int = 1) -> list[Row]:
     """The rows of the cells that the user chose, in their order.
 
-    Args:
-        session: The run.
-        cells: All cells.
-        lanes: Number of cells to measure at a time. More than one only if exact times do not matter.
+    ``lanes`` cells are measured at a time: more than one only if exact times do not matter.
 
     Raises:
         BenchmarkError: If the user chose no cell.
     """
     wanted = chosen(session, cells)
-    rows: dict[int, Row] = {}
+    rows: dict[int, list[Row]] = {}
 
-    def started(cell: Cell) -> Row:
+    def started(cell: Cell) -> list[Row]:
         session.say(cell.label)
-        return cell.measure()
+        measured = cell.measure()
+        return measured if isinstance(measured, list) else [measured]
+
+    def whole() -> list[Row]:
+        return [row for k in sorted(rows) for row in rows[k]]
 
     with ThreadPoolExecutor(lanes) as pool:
         runs = {pool.submit(started, cell): k for k, cell in enumerate(wanted)}
         try:
             for done in as_completed(runs):
                 rows[runs[done]] = done.result()
-                session.keep([rows[k] for k in sorted(rows)])
+                session.measured.append(wanted[runs[done]].label)
+                session.keep(whole())
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return [rows[k] for k in range(len(wanted))]
+    return whole()

@@ -16,29 +16,11 @@ from typing import Any
 from remat_cli.version import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = (
-    "click",
-    "diffusers",
-    "fastjsonschema",
-    "gurobipy",
-    "highspy",
-    "jax",
-    "jsonschema",
-    "keras",
-    "numba",
-    "numpy",
-    "ortools",
-    "pulp",
-    "pyomo",
-    "pyyaml",
-    "rich",
-    "scipy",
-    "swiglpk",
-    "tensorflow",
-    "tensorflow-cpu",
-    "torch",
-    "transformers",
-)
+_PACKAGES = """
+click diffusers fastjsonschema gurobipy highspy jax jsonschema keras numba numpy ortools pulp pyomo pyyaml rich scipy
+swiglpk tensorflow tensorflow-cpu torch transformers
+"""
+PACKAGES = tuple(_PACKAGES.split())
 _BUSY = 0.1
 """Cores that other programs may use before a machine counts as shared. Untuned."""
 

@@ -4,8 +4,6 @@ Processes are started by :mod:`benchmarks.launch`, so their peak memory is their
 calls one function, for :func:`call`.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -69,13 +67,9 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def repeated(work: Callable[[], Any], times: int, *, enough_s: float = 1e9, collect: bool = True) -> list[float]:
-    """Seconds of up to ``times`` runs of ``work`` in this process.
+    """Seconds of up to ``times`` runs of ``work`` in this process; none starts after ``enough_s`` seconds in total.
 
-    Args:
-        work: What to measure.
-        times: Most runs.
-        enough_s: No further run starts after so many seconds in total.
-        collect: Whether Python's cycle collector is on during the runs, as it is for users.
+    Python's cycle collector is on during the runs, as it is for users, unless ``collect`` is false.
     """
     seconds: list[float] = []
     if not collect:
@@ -125,11 +119,7 @@ def run_process(
 ) -> Ended:
     """Run a program to its end, or kill it and its child processes after ``limit_s`` seconds.
 
-    Args:
-        arguments: The command.
-        limit_s: Seconds.
-        folder: Where it runs.
-        variables: Variables of its environment, besides those of this process.
+    Its environment has ``variables`` besides those of this process.
 
     Raises:
         BenchmarkError: If it cannot be started.

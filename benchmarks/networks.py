@@ -7,8 +7,6 @@ recomputation. The bound is the one that the strategy proved, for the schedules 
 the first plan within the budget, including the building of the model.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from benchmarks.frame import Row, Session, Table

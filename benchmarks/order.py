@@ -6,11 +6,9 @@ their bounds are lower. In the document's order, what is not proven runs again w
 10,000 nodes is made from a seed; it has 300 s. A row runs on each core, at most two at a time, one thread each.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.lanes import Cell, lanes_here, rows_of
 from benchmarks.measure import MissingInput
 from benchmarks.solving import CASE, COST, long_columns, solved_longer
@@ -33,11 +31,8 @@ TABLES = (
             Column("orders", "orders"),
             *COST,
             Column("gap", "gap, %", "number"),
-            Column("scope", "bound holds for"),
-            Column("claim", "claim"),
-            Column("order", "order of the plan"),
-            Column("first_s", "first, s", "number"),
-            Column("wall_s", "time, s", "number"),
+            *columns("text", scope="bound holds for", claim="claim", order="order of the plan"),
+            *columns("number", first_s="first, s", wall_s="time, s"),
             Column("ending", "ended"),
             Column("peak_bytes", "memory", "bytes"),
             *long_columns(_LONG_S),

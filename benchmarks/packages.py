@@ -6,8 +6,6 @@ including bytecode; times are medians of fresh processes. Extras are resolved, n
 network, and Pythons on the PATH, from pyenv or from uv; a missing Python is left out and reported.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -15,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.machine import ROOT
 from benchmarks.measure import BenchmarkError, Ended, run_process, spread, succeeded
 
@@ -30,25 +28,17 @@ TABLES = (
         "installs",
         "",
         (
-            Column("python", "Python"),
-            Column("installer", "installer"),
-            Column("archive", "from"),
-            Column("ending", "plan made and checked"),
+            *columns("text", python="Python", installer="installer", archive="from", ending="plan made and checked"),
             Column("packages", "packages", "count"),
-            Column("own_bytes", "remat itself", "bytes"),
-            Column("all_bytes", "with all packages", "bytes"),
-            Column("bare", "bare Python", "seconds"),
-            Column("imported", "import remat_cli", "seconds"),
-            Column("help", "remat --help", "seconds"),
+            *columns("bytes", own_bytes="remat itself", all_bytes="with all packages"),
+            *columns("seconds", bare="bare Python", imported="import remat_cli", help="remat --help"),
         ),
     ),
     Table(
         "extras",
         "Extras",
         (
-            Column("python", "Python"),
-            Column("extra", "extra"),
-            Column("ending", "resolves"),
+            *columns("text", python="Python", extra="extra", ending="resolves"),
             Column("packages", "packages more than without", "count"),
         ),
     ),
@@ -124,35 +114,21 @@ def _measured(session: Session, tools: Path, python: str, version: str, installe
     except BenchmarkError as error:
         return _row(version, installer, kind, str(error))
     site = _site_packages(installed.python)
-    walls = {
-        name: _walls(session, command)
-        for name, command in {
-            "bare": [str(installed.python), "-I", "-c", "pass"],
-            "imported": [str(installed.python), "-I", "-c", "import remat_cli"],
-            "help": [str(installed.remat), "--help"],
-        }.items()
+    commands = {
+        "bare": [str(installed.python), "-I", "-c", "pass"],
+        "imported": [str(installed.python), "-I", "-c", "import remat_cli"],
+        "help": [str(installed.remat), "--help"],
     }
-    return (
-        _row(version, installer, kind, "yes")
-        | walls
-        | {
-            "packages": len(list(site.glob("*.dist-info"))),
-            "own_bytes": _size(site / "remat_cli"),
-            "all_bytes": _size(site),
-        }
+    values = {name: _walls(session, command) for name, command in commands.items()}
+    values |= {"packages": len(list(site.glob("*.dist-info")))}
+    return _row(
+        version, installer, kind, "yes", values | {"own_bytes": _size(site / "remat_cli"), "all_bytes": _size(site)}
     )
 
 
-def _row(version: str, installer: str, archive: str, ending: str) -> Row:
-    numbers = dict.fromkeys(("packages", "own_bytes", "all_bytes", "bare", "imported", "help"))
-    return {
-        "table": "installs",
-        "python": version,
-        "installer": installer,
-        "archive": archive,
-        "ending": ending,
-        **numbers,
-    }
+def _row(version: str, installer: str, archive: str, ending: str, values: Row | None = None) -> Row:
+    case = {"python": version, "installer": installer, "archive": archive, "ending": ending}
+    return TABLES[0].row(case, values or {})
 
 
 def install(tools: Path, python: str, installer: str, archive: Path, folder: Path) -> Installed:
@@ -171,19 +147,8 @@ def install(tools: Path, python: str, installer: str, archive: Path, folder: Pat
     inside = environment / "bin" / "python"
     if installer == "uv":
         _step([str(tools / "uv"), "venv", "--quiet", "--python", python, str(environment)], "uv venv")
-        _step(
-            [
-                str(tools / "uv"),
-                "pip",
-                "install",
-                "--quiet",
-                "--compile-bytecode",
-                "--python",
-                str(inside),
-                str(archive),
-            ],
-            "uv pip install",
-        )
+        into = ["--quiet", "--compile-bytecode", "--python", str(inside), str(archive)]
+        _step([str(tools / "uv"), "pip", "install", *into], "uv pip install")
     else:
         _step([python, "-m", "venv", str(environment)], "making an environment")
         _step([str(inside), "-m", "pip", "install", "--quiet", str(archive)], "pip install")
@@ -239,10 +204,8 @@ def _extras(session: Session, tools: Path, wheel: Path) -> Iterator[Row]:
         for extra in extras[:1] if session.quick else extras:
             session.say(f"Python {version}: extra {extra}")
             found = _resolved(session, tools, version, f"remat[{extra}] @ {wheel.as_uri()}")
-            row: Row = {"table": "extras", "python": version, "extra": extra, "packages": None}
-            yield row | (
-                {"ending": found} if isinstance(found, str) else {"ending": "yes", "packages": found - without}
-            )
+            values = {"ending": found} if isinstance(found, str) else {"ending": "yes", "packages": found - without}
+            yield TABLES[1].row({"python": version, "extra": extra}, values)
 
 
 def extras_of(wheel: Path) -> list[str]:

@@ -1,7 +1,5 @@
 """Results as a page of Markdown tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,13 +43,9 @@ def page(benchmarks: Sequence[Benchmark], results: Mapping[str, Mapping[str, Any
 def section(
     benchmark: Benchmark, result: Mapping[str, Any], *, place: bool = True, files: Mapping[str, str] | None = None
 ) -> str:
-    """The title, the description, the tables and the circumstances of one result.
+    """The title, the description, the tables and the circumstances of one result, and the machine if ``place``.
 
-    Args:
-        benchmark: The benchmark, with the tables to print.
-        result: Its result.
-        place: Whether to name machine and versions.
-        files: Files of tables that stand in none of its own, by the key of the table.
+    ``files`` names files by the keys of tables that are linked to instead of printed.
     """
     parts = [f"## {benchmark.title}\n"]
     if benchmark.about:

@@ -8,12 +8,10 @@ bounds have one too. Graphs outside the zoo are given with `--graphs` (`moccasin
 anyone would do.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import call_or_fail, rounded
 from benchmarks.solving import CASE, STRATEGY, Steps, solved_apart
@@ -45,11 +43,8 @@ TABLES = (
             STRATEGY,
             Column("at_gap_s", "to a gap of 1%, s", "number"),
             Column("ratio", f"beside {_OURS}", "ratio"),
-            Column("first_s", "first, s", "number"),
-            Column("overhead", "overhead, %", "number"),
-            Column("gap", "gap at the end, %", "number"),
-            Column("bound", "proven bound, %", "number"),
-            Column("wall_s", "time, s", "number"),
+            *columns("number", first_s="first, s", overhead="overhead, %", gap="gap at the end, %"),
+            *columns("number", bound="proven bound, %", wall_s="time, s"),
             Column("ending", "ended"),
         ),
         f"One run each, {LIMIT_S:g} s at most, seed 0, {_THREADS} threads for {_OURS} and HiGHS. Where a plan within 1%"
@@ -70,11 +65,11 @@ def run(session: Session) -> list[Row]:
     cells = [
         Cell(f"{name} at {percent}%", partial(_rows, name, spec, percent, limit_s)) for name, spec, percent in chosen
     ]
-    return [row for several in rows_of(session, cells) for row in several["rows"]]
+    return rows_of(session, cells)
 
 
-def _rows(name: str, spec: str, percent: int, limit_s: float) -> Row:
-    """The rows of all strategies on one graph, as one cell."""
+def _rows(name: str, spec: str, percent: int, limit_s: float) -> list[Row]:
+    """The rows of all strategies on one graph."""
     found: dict[str, dict[str, Any]] = {}
     for strategy, threads in _PEERS.items():
         asked = {"spec": spec, "budget": f"{percent}%", "strategy": strategy, "threads": threads}
@@ -91,7 +86,7 @@ def _rows(name: str, spec: str, percent: int, limit_s: float) -> Row:
         if ours is not None and strategy != _OURS:
             case["ratio"] = rounded((times[strategy] or limit_s) / max(ours, 0.05))
         rows.append(TABLES[0].row(case, values))
-    return {"rows": rows}
+    return rows
 
 
 def _gap(overhead: float, bound: float) -> float:
@@ -100,10 +95,5 @@ def _gap(overhead: float, bound: float) -> float:
 
 
 def reached(steps: Steps, bound: float) -> float | None:
-    """Seconds until the first plan within the gap; None if there was none.
-
-    Args:
-        steps: The incumbents.
-        bound: A lower bound on every plan, as an overhead in percent.
-    """
+    """Seconds until the first plan within the gap to ``bound``, an overhead in percent; None if there was none."""
     return next((round(at_s, 2) for at_s, overhead in steps if _gap(overhead, bound) <= _GAP), None)

@@ -1,7 +1,5 @@
 """Pictures of results: small multiples with logarithmic axes, the same bytes for the same numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -8,11 +8,9 @@ the same time at commit 0ff2026e, before it knew blocks (on the same machine, on
 row that ends without a plan or with a gap above .5% runs again with 300 s.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Row, Session, Table, columns
 from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import call_or_fail
 from benchmarks.solving import CASE, COST, OUTCOME, long_columns, solved_longer
@@ -58,8 +56,7 @@ TABLES = (
         "",
         (
             *CASE,
-            Column("before", "overhead before, %", "number"),
-            Column("before_gap", "gap before, %", "number"),
+            *columns("number", before="overhead before, %", before_gap="gap before, %"),
             *COST,
             *OUTCOME,
             *long_columns(_LONG_S),

@@ -7,12 +7,10 @@ every second node is recomputed. If the time per statement does not grow with th
 cycle collector is not linear: it scans all statements made so far repeatedly. So deriving is also shown without it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table, Target
+from benchmarks.frame import Column, Row, Session, Table, Target, columns
 from benchmarks.measure import call_or_fail, median, repeated, rounded, run_process, spread, succeeded
 from benchmarks.startup import remat_command
 
@@ -26,12 +24,8 @@ TABLES = (
         "In one process",
         (
             Column("family", "family"),
-            Column("nodes", "nodes", "count"),
-            Column("computes", "computes", "count"),
-            Column("statements", "statements", "count"),
-            Column("derive", "derive", "seconds"),
-            Column("replay", "replay", "seconds"),
-            Column("check", "check", "seconds"),
+            *columns("count", nodes="nodes", computes="computes", statements="statements"),
+            *columns("seconds", derive="derive", replay="replay", check="check"),
         ),
     ),
     Table(
@@ -40,9 +34,7 @@ TABLES = (
         (
             Column("family", "family"),
             Column("nodes", "nodes", "count"),
-            Column("derive", "derive", "seconds"),
-            Column("derive_uncollected", "derive, collector off", "seconds"),
-            Column("replay", "replay", "seconds"),
+            *columns("seconds", derive="derive", derive_uncollected="derive, collector off", replay="replay"),
         ),
     ),
     Table(

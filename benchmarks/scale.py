@@ -8,11 +8,9 @@ a chain, so they group its layers into a few hundred blocks. `checkmate-ilp` and
 every pair of nodes; they refuse such graphs at once, with the size of the model.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.lanes import Cell, rows_of
 from benchmarks.solving import COST, STRATEGY, solved_apart
 
@@ -32,9 +30,7 @@ TABLES = (
             Column("nodes", "nodes", "count"),
             STRATEGY,
             *COST,
-            Column("peak", "peak, % of no-remat", "number"),
-            Column("first_s", "first plan, s", "number"),
-            Column("wall_s", "time, s", "number"),
+            *columns("number", peak="peak, % of no-remat", first_s="first plan, s", wall_s="time, s"),
             Column("ending", "ended"),
             Column("peak_bytes", "memory", "bytes"),
         ),

@@ -8,12 +8,10 @@ built. Gap is (cost - bound) / cost with the bound that the strategy itself prov
 until the gap was that small.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 
-from benchmarks.frame import Column, Picture, Row, Session, Table
+from benchmarks.frame import Column, Picture, Row, Session, Table, columns
 from benchmarks.lanes import Cell, rows_of
 from benchmarks.solving import COST, OUTCOME, STRATEGY, graph_of, solved_apart
 
@@ -31,13 +29,11 @@ TABLES = (
         "",
         (
             Column("family", "family"),
-            Column("nodes", "nodes", "count"),
-            Column("edges", "edges", "count"),
+            *columns("count", nodes="nodes", edges="edges"),
             STRATEGY,
             *COST,
             *OUTCOME[:3],
-            Column("gap5_s", "to 5%, s", "number"),
-            Column("gap1_s", "to 1%, s", "number"),
+            *columns("number", gap5_s="to 5%, s", gap1_s="to 1%, s"),
             *OUTCOME[3:],
         ),
         f"One run each with one thread, {LIMIT_S:g} s at most, seed 0. The search stops at a gap of 0.01%.",

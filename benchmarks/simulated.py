@@ -1,7 +1,5 @@
 """A sweep on a cluster: by real workers that search or wait, and in simulated time."""
 
-from __future__ import annotations
-
 import heapq
 import math
 import pickle
@@ -116,12 +114,7 @@ def _coordinator(graph: Graph, cluster: Any, budgets: list[int]) -> Coordinator:
 
 
 def simulated(workers: int, seconds: dict[str, float]) -> dict[str, Any]:
-    """A sweep in simulated time.
-
-    Args:
-        workers: Number of workers.
-        seconds: By budget: how long its search takes.
-    """
+    """A sweep in simulated time; ``seconds`` says by budget how long its search takes."""
     from remat_cli.zoo.registry import build_graph
 
     cluster = Simulated(workers, {int(budget): lasts_s for budget, lasts_s in seconds.items()})

@@ -6,11 +6,9 @@ tiny problem first. Solvers that prove a model optimal must agree on its cost. M
 Python with Pyomo and the model, or the solver's own.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.measure import BenchmarkError, call, repeated, rounded, spread
 
 _SOLVERS = ("highs", "cbc", "glpk", "gurobi")
@@ -35,13 +33,11 @@ TABLES = (
         "",
         (
             Column("model", "graph and budget"),
-            Column("rows", "rows", "count"),
-            Column("columns", "columns", "count"),
+            *columns("count", rows="rows", columns="columns"),
             Column("solver", "solver"),
             Column("wall", "time", "seconds"),
             Column("ending", "ended"),
-            Column("cost", "cost", "number"),
-            Column("bound", "proven bound", "number"),
+            *columns("number", cost="cost", bound="proven bound"),
             Column("tree", "tree nodes", "count"),
             Column("peak_bytes", "memory", "bytes"),
         ),
@@ -57,20 +53,11 @@ def run(session: Session) -> list[Row]:
         here: list[Row] = []
         for solver in _SOLVERS:
             session.say(f"{spec} at {budget}, {solver}")
-            called = call(
-                "benchmarks.solvers:solved",
-                limit_s=5 * _LIMIT_S,
-                spec=spec,
-                budget=budget,
-                solver=solver,
-                times=session.times(3),
-            )
-            empty: Row = dict.fromkeys(("rows", "columns", "wall", "cost", "bound", "tree"))
-            values = called.values or {**empty, "ending": called.problem}
-            peak = called.peak_bytes if values["wall"] is not None else None
-            here.append(
-                {"table": "solvers", "model": f"{spec} at {budget}", "solver": solver, **values, "peak_bytes": peak}
-            )
+            asked = {"spec": spec, "budget": budget, "solver": solver, "times": session.times(3)}
+            called = call("benchmarks.solvers:solved", limit_s=5 * _LIMIT_S, **asked)
+            values = called.values or {"ending": called.problem}
+            case: Row = {"model": f"{spec} at {budget}", "solver": solver}
+            here.append(TABLES[0].row(case, values | ({"peak_bytes": called.peak_bytes} if "wall" in values else {})))
         proven = {row["cost"] for row in here if row["ending"] == _OPTIMAL}
         if len(proven) > 1:
             raise BenchmarkError(f"the solvers disagree on the optimum of {spec} at {budget}: {sorted(proven)}")
@@ -102,8 +89,7 @@ def solved(spec: str, budget: int, solver: str, times: int) -> dict[str, Any]:
     try:
         walls = repeated(once, times, enough_s=_ENOUGH_S)
     except LicenceLimit:
-        nothing = dict.fromkeys(("wall", "cost", "bound", "tree"))
-        return {**sizes, **nothing, "ending": "not covered by its free licence"}
+        return {**sizes, "ending": "not covered by its free licence"}
     last = answers[-1]
 
     def in_cost(amount: float | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.frame import Column, Row, Table
+from benchmarks.frame import Column, Row, Table, columns
 from benchmarks.measure import BenchmarkError, call
 
 if TYPE_CHECKING:
@@ -16,13 +16,12 @@ LATE_S = 120.0
 OUTCOME = (
     Column("gap", "gap, %", "number"),
     Column("scope", "bound holds for"),
-    Column("first_s", "first, s", "number"),
-    Column("wall_s", "time, s", "number"),
+    *columns("number", first_s="first, s", wall_s="time, s"),
     Column("ending", "ended"),
     Column("peak_bytes", "memory", "bytes"),
 )
 """How a solve ended, for the end of a table's row."""
-COST = (Column("overhead", "overhead, %", "number"), Column("bound", "proven bound, %", "number"))
+COST = columns("number", overhead="overhead, %", bound="proven bound, %")
 """What a solve found, over the cost without recomputation."""
 CASE = (Column("graph", "graph"), Column("nodes", "nodes", "count"), Column("budget", "budget"))
 """What was solved, for the beginning of a table's row."""
@@ -45,10 +44,7 @@ def solved_row(table: Table, case: Row, *, time_limit_s: float, **arguments: Any
 
 def long_columns(limit_s: float) -> tuple[Column, ...]:
     """How a second solve with a longer limit ended, see :func:`solved_longer`."""
-    return (
-        Column("long_overhead", f"overhead in {limit_s:g} s, %", "number"),
-        Column("long_gap", f"gap in {limit_s:g} s, %", "number"),
-    )
+    return columns("number", long_overhead=f"overhead in {limit_s:g} s, %", long_gap=f"gap in {limit_s:g} s, %")
 
 
 def solved_longer(

@@ -6,12 +6,10 @@ from the graph to the replayed plan. If only `optimal` reached the gap, the time
 the true ratio is at least the one shown.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import median, rounded, spread
 from benchmarks.solving import CASE, solved_apart
@@ -35,8 +33,7 @@ TABLES = (
             Column("gap", "its gap, %", "number"),
             Column("ratio", "ratio of the times", "ratio"),
             Column("proven", "proven by"),
-            Column("papers_overhead", f"{_PAPERS}, overhead, %", "number"),
-            Column("overhead", f"{_OURS}, overhead, %", "number"),
+            *columns("number", papers_overhead=f"{_PAPERS}, overhead, %", overhead=f"{_OURS}, overhead, %"),
         ),
         f"{LIMIT_S:g} s at most. {_PAPERS} ran once, {_OURS} {_TIMES} times.",
         named_by=("graph", "budget"),

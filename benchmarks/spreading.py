@@ -13,13 +13,11 @@ The second table is for one hard solve with several seeds. The seconds that each
 10,000 draws with replacement. Sharing of plans between the seeds, which the cluster also does, is not counted.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.machine import cores
 from benchmarks.measure import call_or_fail, rounded
 from benchmarks.solving import solved_apart
@@ -40,8 +38,7 @@ TABLES = (
         "Many budgets",
         (
             Column("how", "workers are"),
-            Column("budgets", "budgets", "count"),
-            Column("workers", "workers", "count"),
+            *columns("count", budgets="budgets", workers="workers"),
             Column("wall_s", "time, s", "number"),
             Column("speedup", "speedup", "ratio"),
             Column("busy", "workers busy, %", "number"),

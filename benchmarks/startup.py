@@ -4,8 +4,6 @@ Small commands as a user runs them, alternating with a Python that does nothing.
 (`python -X importtime`); *large* are modules that only some commands need.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import sysconfig
@@ -18,18 +16,8 @@ from benchmarks.measure import BenchmarkError, Ended, median, rounded, run_proce
 _BARE = "python -c pass"
 _HELP = "remat --help"
 _LARGE = (
-    "fastjsonschema",
-    "gurobipy",
-    "highspy",
-    "jsonschema",
-    "numpy",
-    "pulp",
-    "pyomo",
-    "rich",
-    "scipy",
-    "swiglpk",
-    "torch",
-    "yaml",
+    *("fastjsonschema", "gurobipy", "highspy", "jsonschema", "numpy", "pulp"),
+    *("pyomo", "rich", "scipy", "swiglpk", "torch", "yaml"),
 )
 _MODULE = re.compile(r"import time:\s+\d+ \|\s+\d+ \|\s+(\S+)")
 

@@ -7,14 +7,12 @@ each core, at most two at a time, one thread each. A row without a plan misses i
 there is no plan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.lanes import Cell, lanes_here, rows_of
 from benchmarks.solving import CASE, COST, STRATEGY, solved_apart
 
@@ -66,11 +64,9 @@ TABLES = (
             *COST,
             Column("gap", "gap, %", "number"),
             Column("scope", "bound holds for"),
-            Column("first_s", "first, s", "number"),
-            Column("wall_s", "time, s", "number"),
+            *columns("number", first_s="first, s", wall_s="time, s"),
             Column("peak_bytes", "memory", "bytes"),
-            Column("wanted", "to reach"),
-            Column("met", "reached"),
+            *columns("text", wanted="to reach", met="reached"),
         ),
         "One run each, one thread, seed 0. Overhead and bound are over the cost without recomputation.",
         named_by=("graph", "budget", "strategy"),

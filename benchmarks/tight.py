@@ -7,11 +7,9 @@ networks of Checkmate, and those of the zoo up to 700 nodes, at 1 to 1.25 times 
 on each core, at most two at a time, one thread each.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.lanes import Cell, lanes_here, rows_of
 from benchmarks.measure import MissingInput
 from benchmarks.solving import CASE, COST, OUTCOME, solved_row
@@ -67,8 +65,7 @@ TABLES = (
         (
             Column("graph", "graph"),
             Column("nodes", "nodes", "count"),
-            Column("factor", "budget over the least peak", "number"),
-            Column("limit_s", "limit, s", "number"),
+            *columns("number", factor="budget over the least peak", limit_s="limit, s"),
             *COST,
             *OUTCOME,
         ),

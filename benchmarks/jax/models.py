@@ -1,22 +1,20 @@
 """Steps to measure: a residual network, a U-Net and a recurrent network, besides the zoo's."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-_LAYOUT = ("NHWC", "HWIO", "NHWC")
+LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 
-def _shape(*sizes: int) -> jax.ShapeDtypeStruct:
+def shape(*sizes: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(sizes, jnp.float32)
 
 
 def _conv(x: Any, w: Any, stride: int = 1) -> Any:
-    return jax.lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=_LAYOUT)
+    return jax.lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=LAYOUT)
 
 
 def _norm(x: Any, p: Any) -> Any:
@@ -25,8 +23,8 @@ def _norm(x: Any, p: Any) -> Any:
     return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * p["scale"] + p["shift"]
 
 
-def _layer(kernel: int, before: int, after: int) -> dict[str, Any]:
-    return {"w": _shape(kernel, kernel, before, after), "scale": _shape(after), "shift": _shape(after)}
+def layer(kernel: int, before: int, after: int) -> dict[str, Any]:
+    return {"w": shape(kernel, kernel, before, after), "scale": shape(after), "shift": shape(after)}
 
 
 def _cross_entropy(logits: Any, labels: Any) -> Any:
@@ -39,13 +37,13 @@ def resnet50(batch: int = 32, resolution: int = 224) -> tuple[Any, tuple[Any, ..
     for stage, depth in enumerate(depths):
         width = 64 * 2**stage
         for number in range(depth):
-            block = {"a": _layer(1, before, width), "b": _layer(3, width, width), "c": _layer(1, width, 4 * width)}
+            block = {"a": layer(1, before, width), "b": layer(3, width, width), "c": layer(1, width, 4 * width)}
             if number == 0:
-                block["skip"] = _layer(1, before, 4 * width)
+                block["skip"] = layer(1, before, 4 * width)
             blocks.append(block)
             before = 4 * width
     strides = [2 if number == 0 and stage else 1 for stage, depth in enumerate(depths) for number in range(depth)]
-    parameters = {"stem": _layer(7, 3, 64), "blocks": blocks, "dense": _shape(before, 1000)}
+    parameters = {"stem": layer(7, 3, 64), "blocks": blocks, "dense": shape(before, 1000)}
 
     def loss(parameters: Any, images: Any, labels: Any) -> Any:
         x = jax.nn.relu(_norm(_conv(images, parameters["stem"]["w"], 2), parameters["stem"]))
@@ -58,7 +56,7 @@ def resnet50(batch: int = 32, resolution: int = 224) -> tuple[Any, tuple[Any, ..
             x = jax.nn.relu(y + (x if skip is None else _norm(_conv(x, skip["w"], stride), skip)))
         return _cross_entropy(x.mean((1, 2)) @ parameters["dense"], labels)
 
-    images, labels = _shape(batch, resolution, resolution, 3), jax.ShapeDtypeStruct((batch,), jnp.int32)
+    images, labels = shape(batch, resolution, resolution, 3), jax.ShapeDtypeStruct((batch,), jnp.int32)
     return loss, (parameters, images, labels)
 
 
@@ -67,13 +65,13 @@ def unet(batch: int = 4, resolution: int = 64, width: int = 16, depth: int = 3) 
     down, up, before = [], [], 3
     for level in range(depth + 1):
         own = width * 2**level
-        down.append([_layer(3, before, own), _layer(3, own, own)])
+        down.append([layer(3, before, own), layer(3, own, own)])
         before = own
     for level in reversed(range(depth)):
         own = width * 2**level
-        up.append([_layer(3, before + own, own), _layer(3, own, own)])
+        up.append([layer(3, before + own, own), layer(3, own, own)])
         before = own
-    parameters = {"down": down, "up": up, "out": _shape(1, 1, before, 2)}
+    parameters = {"down": down, "up": up, "out": shape(1, 1, before, 2)}
 
     def block(x: Any, layers: Any) -> Any:
         for layer in layers:
@@ -93,7 +91,7 @@ def unet(batch: int = 4, resolution: int = 64, width: int = 16, depth: int = 3) 
         return _cross_entropy(_conv(x, parameters["out"]), labels)
 
     labels = jax.ShapeDtypeStruct((batch, resolution, resolution), jnp.int32)
-    return loss, (parameters, _shape(batch, resolution, resolution, 3), labels)
+    return loss, (parameters, shape(batch, resolution, resolution, 3), labels)
 
 
 def scanned(layers: int = 8, batch: int = 8, sequence: int = 64, width: int = 128) -> tuple[Any, tuple[Any, ...]]:
@@ -101,7 +99,7 @@ def scanned(layers: int = 8, batch: int = 8, sequence: int = 64, width: int = 12
     from remat_cli.frontends.jax import models
 
     shapes = models.transformer_shapes(1, width, sequence, 512)
-    stacked = jax.tree_util.tree_map(lambda s: _shape(layers, *s.shape), shapes.pop("layers")[0])
+    stacked = jax.tree_util.tree_map(lambda s: shape(layers, *s.shape), shapes.pop("layers")[0])
 
     def loss(parameters: Any, stacked: Any, tokens: Any) -> Any:
         def layer(x: Any, own: Any) -> tuple[Any, None]:

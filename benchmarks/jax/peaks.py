@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.lanes import Cell, rows_of
 
 if TYPE_CHECKING:
@@ -26,15 +26,10 @@ TABLES = (
         "Peaks without recomputation",
         (
             Column("step", "step"),
-            Column("equations", "primitive operations", "count"),
-            Column("operations", "operations of the graph", "count"),
-            Column("functions", "functions", "count"),
-            Column("op_by_op", "peak, one by one", "bytes"),
-            Column("contracted", "peak of the graph", "bytes"),
-            Column("xla", "XLA", "bytes"),
-            Column("flops", "FLOPs", "number"),
-            Column("xla_flops", "FLOPs that XLA counts", "number"),
-            Column("export_s", "export, s", "number"),
+            *columns("count", equations="primitive operations", operations="operations of the graph"),
+            *columns("count", functions="functions"),
+            *columns("bytes", op_by_op="peak, one by one", contracted="peak of the graph", xla="XLA"),
+            *columns("number", flops="FLOPs", xla_flops="FLOPs that XLA counts", export_s="export, s"),
         ),
         named_by=("step",),
     ),
@@ -42,17 +37,12 @@ TABLES = (
         "run",
         "Steps by plan",
         (
-            Column("step", "step"),
-            Column("budget", "budget"),
-            Column("operations", "operations", "count"),
-            Column("no_remat", "peak without recomputation, B", "count"),
-            Column("predicted", "predicted, B", "count"),
-            Column("measured", "measured, B", "count"),
+            *columns("text", step="step", budget="budget"),
+            *columns("count", operations="operations", no_remat="peak without recomputation, B"),
+            *columns("count", predicted="predicted, B", measured="measured, B"),
             Column("identical", "same bits"),
             Column("recomputations", "recomputations", "count"),
-            Column("recomputed", "FLOPs more, %", "number"),
-            Column("step_ms", "step, ms", "number"),
-            Column("no_remat_ms", "step without, ms", "number"),
+            *columns("number", recomputed="FLOPs more, %", step_ms="step, ms", no_remat_ms="step without, ms"),
             Column("problem", "problem"),
         ),
         named_by=("step",),

@@ -4,8 +4,6 @@ Answers are kept as they come in ``results/models.json``, and a later run skips 
 ``make foreign``, takes the models that are not in the suite through ``fit``, and keeps ``results/foreign.json``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

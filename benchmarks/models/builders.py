@@ -3,8 +3,6 @@
 ``remat export torch:benchmarks/models/builders.py:NAME`` takes any of them: every name is a function without arguments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module

@@ -4,8 +4,6 @@ Each strategy gets the same ten seconds on one core. ``auto`` should have the ch
 was asked for, and a proof wherever another strategy has one. Rows are kept as they come, and a later run continues.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess
@@ -13,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Column, Table
+from benchmarks.frame import Column, Table, columns
 from benchmarks.machine import machine, versions
 from benchmarks.models.listing import HERE, LIMIT_S, MODELS
 from benchmarks.page import measured_on, written_table
@@ -38,9 +36,7 @@ _TABLE = Table(
         Column("auto", "auto, %", "number"),
         Column("proven", "proven"),
         Column("other", "best other, %", "number"),
-        Column("by", "by"),
-        Column("provers", "others that prove"),
-        Column("verdict", "auto is"),
+        *columns("text", by="by", provers="others that prove", verdict="auto is"),
     ),
 )
 _HEAD = f"""\

@@ -4,8 +4,6 @@ Each trains three steps of AdamW, by plan and in eager mode: ``out = model(batch
 ``loss.backward()``. The budget is 60, 70 or 80% of eager mode's measured peak, or the least that ``fit`` names instead.
 """
 
-from __future__ import annotations
-
 import re
 import traceback
 import warnings

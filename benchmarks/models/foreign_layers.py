@@ -3,8 +3,6 @@
 Every builder returns a module that does not know its loss: the loop computes it from what the module returns.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

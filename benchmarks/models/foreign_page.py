@@ -1,13 +1,11 @@
 """The page of the foreign models: totals, a row per model, and whatever is not as it should be."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.frame import Column, Table
+from benchmarks.frame import Column, Table, columns
 from benchmarks.models.listing import FOREIGN, Listed
 from benchmarks.page import measured_on, written_table
 
@@ -28,28 +26,22 @@ Outcomes: *trained*, within the budget; *announced*, over the budget after a war
 *silent*, over the budget and nothing was said; *refused*, with an error before training; *failed* otherwise.
 """
 STEPS = ("told", "untold")
-_BYTES = "bytes"
 _ROWS = Table(
     "foreign",
     "",
     (
-        Column("family", "family"),
-        Column("model", "model"),
-        Column("library", "library"),
-        Column("eager", "eager needs", _BYTES),
+        *columns("text", family="family", model="model", library="library"),
+        Column("eager", "eager needs", "bytes"),
         Column("budget", "budget"),
-        Column("predicted", "predicted", _BYTES),
-        Column("over", "peak over budget"),
-        Column("bits", "bits"),
-        Column("told", "told"),
-        Column("untold_over", "untold: over"),
-        Column("untold", "untold"),
+        Column("predicted", "predicted", "bytes"),
+        *columns("text", over="peak over budget", bits="bits", told="told", untold_over="untold: over"),
+        *columns("text", untold="untold"),
     ),
 )
 _NOTES = Table(
     "notes",
     "",
-    (Column("model", "model"), Column("step", "loss"), Column("outcome", "outcome"), Column("reason", "what was said")),
+    columns("text", model="model", step="loss", outcome="outcome", reason="what was said"),
 )
 
 

@@ -3,8 +3,6 @@
 Importing PyTorch and a library of models takes longer than most steps.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The models: what they are, whose they are, and what builds them; read from ``suite.toml`` and ``foreign.toml``."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Import this before torchvision or timm. If the operators cannot be loaded, ``nms
 itself has Python code for ``roi_align``. Detection needs no others.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 from pathlib import Path

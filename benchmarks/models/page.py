@@ -1,12 +1,10 @@
 """The page of the suite: totals, a row per model, and every refusal with its reason."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.frame import Column, Table
+from benchmarks.frame import Column, Table, columns
 from benchmarks.models.listing import LIMIT_S, MODELS, Listed
 from benchmarks.page import measured_on, written, written_table
 
@@ -27,35 +25,21 @@ losses, gradients and buffers agree bit for bit. *checkpointing*: the library's 
 that peak: recomputed FLOPs by PyTorch's formulas.
 """
 
-_BYTES, _TEXT = "bytes", "text"
 _ROWS = Table(
     "models",
     "",
     (
-        Column("family", "family"),
-        Column("model", "model"),
-        Column("library", "library"),
-        Column("export", "export"),
-        Column("solve60", "60%"),
-        Column("solve80", "80%"),
-        Column("run", "run"),
-        Column("eager", "eager needs", _BYTES),
-        Column("budget", "fit: budget"),
-        Column("over", "peak over budget"),
-        Column("same", "same bits as"),
-        Column("checkpoint", "checkpointing: FLOPs"),
-        Column("plan", "plan: FLOPs"),
+        *columns("text", family="family", model="model", library="library", export="export", solve60="60%"),
+        *columns("text", solve80="80%", run="run"),
+        Column("eager", "eager needs", "bytes"),
+        *columns("text", budget="fit: budget", over="peak over budget", same="same bits as"),
+        *columns("text", checkpoint="checkpointing: FLOPs", plan="plan: FLOPs"),
     ),
 )
 _REFUSALS = Table(
     "refusals",
     "",
-    (
-        Column("model", "model"),
-        Column("step", "step"),
-        Column("reason", "reason"),
-        Column("fullgraph", "torch.compile(fullgraph=True)"),
-    ),
+    columns("text", model="model", step="step", reason="reason", fullgraph="torch.compile(fullgraph=True)"),
 )
 
 

@@ -1,7 +1,5 @@
 """Retrieval, and models of images with words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from benchmarks.models import operators  # noqa: F401 - has to come before torchvision

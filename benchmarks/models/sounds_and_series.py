@@ -1,7 +1,5 @@
 """Models of sounds and series of transformers that take more than a name and sizes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from benchmarks.models import operators  # noqa: F401 - has to come before torchvision, which transformers imports

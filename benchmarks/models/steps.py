@@ -1,7 +1,5 @@
 """The steps of the suite. Each runs in a process of its own, within a time limit, and its answer is a mapping."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A builder is a function without arguments that returns what ``remat export torch
 training mode, its inputs, and a loss if the module does not return one.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

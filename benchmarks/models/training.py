@@ -1,7 +1,5 @@
 """The steps that need the model: training by plan and with checkpoints, and ``torch.compile(fullgraph=True)``."""
 
-from __future__ import annotations
-
 import copy
 import random
 import re
@@ -10,20 +8,18 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 from typing import Any
 
 import torch
 
 from benchmarks.models.listing import Listed
-from benchmarks.torch.peers import flop_counter
+from benchmarks.torch.devices import allocated_peak
+from benchmarks.torch.peers import flop_counter, has_formula
 from remat_cli.errors import Infeasible, LimitReached, RematError
 from remat_cli.frontends.source import load_function
 from remat_cli.plan.model import Compute
 
 STEPS = 3
-_SESSIONS = 5
-"""Sessions of the profiler before giving up: on a busy machine it sometimes loses all events of one."""
 _SHARES = (0.8, 0.9, 1.0)
 """Budgets for training, as shares of what eager mode needs; the first that a plan fits."""
 
@@ -78,21 +74,14 @@ class Subject:
 
     def peak_bytes(self, owner: Any, module: Any) -> int:
         """Most bytes that PyTorch hands out during a step, by the events of its profiler, and the fixed ones."""
-        from torch.profiler import ProfilerActivity, profile
 
-        seeded()
-        self.step(owner, module)  # what is made once is not counted
-        owner.zero_grad(set_to_none=True)
-        for _ in range(_SESSIONS):
-            seeded()  # the same shapes again, where they are random
-            with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as session:
-                self.step(owner, module)
+        def step() -> None:
+            seeded()  # the same shapes every time, where they are random
+            self.step(owner, module)
             owner.zero_grad(set_to_none=True)
-            events = session.profiler.kineto_results.events()
-            changes = sorted((e.start_ns(), k, e.nbytes()) for k, e in enumerate(events) if e.name() == "[memory]")
-            if changes:
-                return self.fixed_bytes() + max(accumulate((size for _, _, size in changes), initial=0))
-        raise RuntimeError("PyTorch's profiler recorded no use of memory")
+
+        step()  # what is made once is not counted
+        return self.fixed_bytes() + allocated_peak(step)
 
     def flops(self, owner: Any) -> float:
         """FLOPs of a step in eager mode, by PyTorch's formulas."""
@@ -205,7 +194,7 @@ class Fitted:
         [plan] = self.plans
         counts = Counter(s.node for s in plan.statements if isinstance(s, Compute))
         again = [(plan.graph.nodes[node], times - 1) for node, times in counts.items() if times > 1]
-        return sum(self.flops[node.id] * times for node, times in again if _has_formula(node))
+        return sum(self.flops[node.id] * times for node, times in again if has_formula(node))
 
 
 @contextmanager
@@ -223,16 +212,6 @@ def _noted(place: Any, name: str, note: Callable[[tuple[Any, ...], Any], None]) 
         yield
     finally:
         setattr(place, name, function)
-
-
-def _has_formula(node: Any) -> bool:
-    """Whether PyTorch counts its FLOPs: products, convolutions and attention."""
-    from remat_cli.frontends.aten.program import TANGENTS
-    from remat_cli.frontends.torch.codec import operator_named
-    from remat_cli.frontends.torch.compat.operators import flop_formula
-
-    call = node.payload["call"]
-    return call != TANGENTS and flop_formula(operator_named(call)) is not None
 
 
 def told_by_remat(said: Sequence[Any]) -> list[str]:

@@ -1,7 +1,5 @@
 """Models of images and videos that take more than a name and sizes: of torchvision, timm and transformers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from benchmarks.models import operators  # noqa: F401 - has to come before torchvision

@@ -1,7 +1,5 @@
 """Models of words that take more than a name and sizes: of transformers and peft."""
 
-from __future__ import annotations
-
 from benchmarks.models import operators  # noqa: F401 - has to come before torchvision, which transformers imports
 
 # isort: split

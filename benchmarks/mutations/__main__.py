@@ -5,8 +5,6 @@ mistake counts as caught if a test fails with it and passes without it. Results 
 ``results/README.md`` shows all labels beside each other.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

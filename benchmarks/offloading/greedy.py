@@ -5,8 +5,6 @@ that step at the link's speed, beside the computations, and return before its re
 it that is made again at the least cost per byte, with whatever else of its inputs is no longer there.
 """
 
-from __future__ import annotations
-
 from itertools import accumulate
 from typing import NamedTuple
 

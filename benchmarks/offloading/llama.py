@@ -1,7 +1,5 @@
 """A training step like Llama's, in plain PyTorch, for ``remat export torch:``."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import call, run_process, succeeded
 from benchmarks.startup import remat_command
@@ -47,15 +47,11 @@ TABLES = (
             Column("graph", "graph"),
             Column("nodes", "nodes", "count"),
             Column("device", "device"),
-            Column("budget", "budget, %", "number"),
-            Column("bandwidth", "GB/s", "number"),
+            *columns("number", budget="budget, %", bandwidth="GB/s"),
             Column(_RECOMPUTE, "recompute, %", "number"),
             Column(_COPY, "copy, %", "number"),
             Column(_BOTH, "both, %", "number"),
-            Column("bound", "bound, %", "number"),
-            Column("gap", "gap, %", "number"),
-            Column("greedy", "greedy, %", "number"),
-            Column("wall_s", "seconds", "number"),
+            *columns("number", bound="bound, %", gap="gap, %", greedy="greedy, %", wall_s="seconds"),
         ),
         f"At most {_LIMITS_S[_RECOMPUTE]:g} s for recomputation, {_LIMITS_S[_COPY]:g} s for copies and "
         f"{_LIMITS_S[_BOTH]:g} s for both, one thread. Empty: no plan.",
@@ -75,18 +71,18 @@ def run(session: Session) -> list[Row]:
         for device in _DEVICES[: session.times(2)]
         for share in shares
     ]
-    return [row for several in rows_of(session, cells) for row in several["rows"]]
+    return rows_of(session, cells)
 
 
-def _rows(name: str, device: str, share: int, bandwidths: tuple[int, ...], folder: Path, quick: bool) -> Row:
-    """The rows of one graph and budget, as one cell."""
+def _rows(name: str, device: str, share: int, bandwidths: tuple[int, ...], folder: Path, quick: bool) -> list[Row]:
+    """The rows of one graph and budget."""
     path = captured(name, device, folder, small=quick)
     limits = {mode: 1.0 if quick else limit_s for mode, limit_s in _LIMITS_S.items()}
     asked = {"path": str(path), "share": share, "bandwidths": list(bandwidths), "limits_s": limits}
     called = call("benchmarks.offloading.plans:planned_rows", limit_s=_MOST_S, **asked)
     case: Row = {"graph": name, "device": device, "budget": share}
     found = called.values or [{"bandwidth": bandwidth} for bandwidth in bandwidths]
-    return {"rows": [TABLES[0].row(case, values) for values in found]}
+    return [TABLES[0].row(case, values) for values in found]
 
 
 def captured(name: str, device: str, folder: Path, *, small: bool) -> Path:

@@ -1,7 +1,5 @@
 """Models of JAX, and programs that time each of their operations."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.jax.models import resnet50, unet, zoo
+from benchmarks.jax.models import LAYOUT, layer, resnet50, shape, unet, zoo
 from benchmarks.overheads.steps import Subject
 from remat_cli.frontends.jax.capture.export import export_built
 from remat_cli.frontends.jax.document import read_step
@@ -20,19 +18,11 @@ from remat_cli.frontends.jax.measure import place_arrays
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Statement
 
-_LAYOUT = ("NHWC", "HWIO", "NHWC")
-
 
 def mobilenet(batch: int = 16, resolution: int = 64) -> tuple[Any, tuple[Any, ...]]:
     """MobileNet: convolutions of single channels, and products over channels, each with batch normalisation."""
     channels = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
     strides = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
-
-    def shape(*sizes: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(sizes, jnp.float32)
-
-    def layer(kernel: int, before: int, after: int) -> dict[str, Any]:
-        return {"w": shape(kernel, kernel, before, after), "scale": shape(after), "shift": shape(after)}
 
     before, layers = 32, [layer(3, 3, 32)]
     for after in channels:
@@ -42,7 +32,7 @@ def mobilenet(batch: int = 16, resolution: int = 64) -> tuple[Any, tuple[Any, ..
     def normal(x: Any, p: Any, stride: int = 1) -> Any:
         groups = x.shape[-1] // p["w"].shape[2]
         x = jax.lax.conv_general_dilated(
-            x, p["w"], (stride, stride), "SAME", dimension_numbers=_LAYOUT, feature_group_count=groups
+            x, p["w"], (stride, stride), "SAME", dimension_numbers=LAYOUT, feature_group_count=groups
         )
         mean = x.mean((0, 1, 2))
         variance = jnp.square(x - mean).mean((0, 1, 2))

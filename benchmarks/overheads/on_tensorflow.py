@@ -1,7 +1,5 @@
 """Models of Keras, and programs that time each of their operations."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from functools import partial

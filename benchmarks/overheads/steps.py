@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from benchmarks.frame import Column, Row, Session, Table, Target
+from benchmarks.frame import Column, Row, Session, Table, Target, columns
 from benchmarks.lanes import Cell, chosen, rows_of
 from benchmarks.measure import spread
 from benchmarks.solving import first_plan
@@ -39,16 +39,12 @@ TABLES = (
         "steps",
         "",
         (
-            Column("model", "model"),
-            Column("spec", "step"),
+            *columns("text", model="model", spec="step"),
             Column("nodes", "nodes", "count"),
             Column("budget", "budget"),
             Column("recomputations", "recomputations", "count"),
-            Column("plain", "without", "seconds"),
-            Column("plan", "by plan", "seconds"),
-            Column("extra", "extra, %", "number"),
-            Column("recomputed", "recomputed, %", "number"),
-            Column("beyond", "beyond, %", "number"),
+            *columns("seconds", plain="without", plan="by plan"),
+            *columns("number", extra="extra, %", recomputed="recomputed, %", beyond="beyond, %"),
             Column("version", "measured with"),
         ),
         named_by=("model",),

@@ -1,10 +1,6 @@
 """``python -m benchmarks.paper [PART ...]``: reproduce the papers' tables, store results, rebuild page and pictures."""
 
-from __future__ import annotations
-
 import argparse
-import csv
-import io
 import json
 import re
 import string
@@ -12,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ from benchmarks.machine import ROOT
 from benchmarks.page import section
 from benchmarks.paper.published import QUOTES, quoted
 from benchmarks.paper.summary import anchor, summary
+from remat_cli.reports import table as report
 
 PARTS = ("memory", "gaps", "budgets", "batches", "keras", "rounding", "treewidth", "chains")
 """All parts, in the order in which they run and appear on the page."""
@@ -106,11 +104,8 @@ def long_tables(name: str, results: Mapping[str, Mapping[str, Any]]) -> list[tup
 
 def as_csv(table: Table, rows: Sequence[Row]) -> str:
     """A table as CSV with its headings."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(column.heading for column in table.columns)
-    writer.writerows([row[column.key] for column in table.columns] for row in rows)
-    return text.getvalue()
+    columns = [report.Column(column.heading, itemgetter(column.key)) for column in table.columns]
+    return report.Table(columns, rows).csv()
 
 
 def _briefly(names: list[str]) -> list[str]:

@@ -9,15 +9,14 @@ results of quick heuristics, and stops at the limit with what it has proven. A s
 every batch: times on a V100 by its data sheet, where a launch and the weights take as long for one image as for many.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Column, Picture, Row, Session, Table
+from benchmarks.frame import Column, Picture, Row, Session, Table, columns
+from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import call
 from benchmarks.paper.published import CHECKMATE, Ours, published
 
@@ -43,10 +42,8 @@ TABLES = (
         "batches",
         "",
         (
-            Column("graph", "graph"),
-            Column("strategy", "strategy"),
-            Column("batch", "batch, ours", "count"),
-            Column("impossible", "proven impossible from", "count"),
+            *columns("text", graph="graph", strategy="strategy"),
+            *columns("count", batch="batch, ours", impossible="proven impossible from"),
             Column("wall_s", "time, s", "number"),
             Column("ending", "ended"),
         ),
@@ -60,14 +57,11 @@ TABLES = (
         "timed",
         "The same with times on a V100 that belong to the batch (section 4.10)",
         (
-            Column("graph", "graph"),
-            Column("strategy", "strategy"),
+            *columns("text", graph="graph", strategy="strategy"),
             Column("batch", "batch", "count"),
             Column("next", "next one proven impossible"),
             Column("impossible", "working sets too large from", "count"),
-            Column("overhead", "overhead there, %", "number"),
-            Column("allowed", "allowed: one forward pass, %", "number"),
-            Column("wall_s", "time, s", "number"),
+            *columns("number", overhead="overhead there, %", allowed="allowed: one forward pass, %", wall_s="time, s"),
             Column("ending", "ended"),
         ),
         f"By `max_batch` with a function that makes the graph of any batch, {_LIMIT_S:g} s each. Every batch is solved "
@@ -82,11 +76,9 @@ SHOWN = (
             *TABLES[0].columns[:3],
             Column("published_batch", "batch, published", "count"),
             TABLES[0].columns[3],
-            Column("possible", "of the largest possible, %", "number"),
-            Column("gain", "times keep-all, ours", "number"),
-            Column("published", "times keep-all, published", "number"),
-            Column("beyond", "times the best baseline, ours", "number"),
-            Column("published_beyond", "times the best baseline, published", "number"),
+            *columns("number", possible="of the largest possible, %", gain="times keep-all, ours"),
+            *columns("number", published="times keep-all, published", beyond="times the best baseline, ours"),
+            *columns("number", published_beyond="times the best baseline, published"),
             *TABLES[0].columns[4:],
         ),
     ),
@@ -102,24 +94,31 @@ PICTURES = (
 
 
 def run(session: Session) -> list[Row]:
-    rows: list[Row] = []
     networks = ("mobilenet-v1",) if session.quick else _NETWORKS
-    for table, strategies, function in (
-        ("batches", (_KEPT, "ap-sqrt") if session.quick else _STRATEGIES, "largest"),
-        ("timed", (_KEPT,) if session.quick else (_KEPT, "linearized-greedy", _BEST), "largest_timed"),
-    ):
-        for network in networks:
-            for strategy in strategies:
-                if not session.wants(f"{table} {network} {strategy}"):
-                    continue
-                session.say(f"{table}: {network}, {strategy}")
-                case = {"network": network, "strategy": strategy}
-                called = call(f"benchmarks.paper.batches:{function}", limit_s=4 * _LIMIT_S, **case)
-                columns = next(known.columns for known in TABLES if known.key == table)
-                values = called.values or dict.fromkeys(column.key for column in columns) | {"ending": called.problem}
-                rows.append({**values, "table": table, "graph": network, "strategy": strategy})
-                session.keep(rows)
-    return rows
+    strategies = (
+        ("largest", (_KEPT, "ap-sqrt") if session.quick else _STRATEGIES),
+        ("largest_timed", (_KEPT,) if session.quick else (_KEPT, "linearized-greedy", _BEST)),
+    )
+    return rows_of(
+        session,
+        [
+            batch_cell(table, f"benchmarks.paper.batches:{function}", _LIMIT_S, network, strategy)
+            for table, (function, names) in zip(TABLES, strategies, strict=True)
+            for network in networks
+            for strategy in names
+        ],
+    )
+
+
+def batch_cell(table: Table, function: str, limit_s: float, network: str, strategy: str) -> Cell:
+    """The cell of a row about batches, which a function measures in a process of its own."""
+
+    def measure() -> Row:
+        called = call(function, limit_s=4 * limit_s, network=network, strategy=strategy)
+        case = {"graph": network, "strategy": strategy}
+        return table.row(case, called.values or {"ending": called.problem})
+
+    return Cell(f"{table.key} {network} {strategy}", measure)
 
 
 BESIDE = ("long",)
@@ -127,12 +126,7 @@ BESIDE = ("long",)
 
 
 def completed(rows: Sequence[Row], longer: Sequence[Row] = ()) -> list[Row]:
-    """The rows with the gains over the best baseline, and the published figures; and what the long run adds to them.
-
-    Args:
-        rows: The rows of this part.
-        longer: Those of the long run.
-    """
+    """The rows with the gains over the best baseline, the published figures, and what rows of the long run add."""
     timed = [row for row in rows if row["table"] == "timed"]
     mine = [row for row in rows if row["table"] == "batches"]
     asked = [row for row in longer if row["table"] == "batches"]
@@ -194,19 +188,30 @@ def compared_with_others(rows: Sequence[Row], part: str = "batches") -> list[Row
 
 def largest(network: str, strategy: str) -> dict[str, Any]:
     """The largest batch; no batch within the limit is a valid outcome."""
-    from remat_cli.api import SolveOptions, build_graph
-    from remat_cli.errors import RematError
-    from remat_cli.planning.max_batch import max_batch, one_forward
+    from remat_cli.api import build_graph
+    from remat_cli.planning.max_batch import one_forward
 
     graph = build_graph(spec_of(network))
-    options = SolveOptions(strategy=strategy, time_limit_s=_LIMIT_S, threads=1)
+    return searched(graph, strategy, _LIMIT_S, graph_batch=_BATCH, most_cost=one_forward(graph))
+
+
+def searched(source: Any, strategy: str, limit_s: float, **options: Any) -> dict[str, Any]:
+    """What ``max_batch`` finds for a graph or for a function that makes the graph of any batch."""
+    from remat_cli.api import SolveOptions, max_batch
+    from remat_cli.errors import RematError
+
+    solving = SolveOptions(strategy=strategy, time_limit_s=limit_s, threads=1)
     try:
-        found = max_batch(graph, MEMORY, graph_batch=_BATCH, most_cost=one_forward(graph), options=options)
+        found = max_batch(source, MEMORY, options=solving, **options)
     except RematError as error:
-        return {"batch": None, "impossible": None, "wall_s": None, "ending": error.message.partition(";")[0]}
+        return {"ending": error.message.partition(";")[0]}
+    base, solved = found.graph.total_cost, found.solved
     return {
         "batch": found.found,
+        "next": "yes" if found.proven or found.found + 1 in found.refuted else "no",
         "impossible": found.impossible,
+        "overhead": None if solved is None else round(100 * (solved.plan.claim.cost / base - 1), 3),
+        "allowed": round(100 * (found.most_cost / base - 1), 3),
         "wall_s": round(found.wall_s, 2),
         "ending": found.outcome,
     }
@@ -214,28 +219,12 @@ def largest(network: str, strategy: str) -> dict[str, Any]:
 
 def largest_timed(network: str, strategy: str) -> dict[str, Any]:
     """The largest batch if every batch has costs of its own, and which ones above it are proven impossible."""
-    from remat_cli.api import Graph, SolveOptions, build_graph, max_batch
-    from remat_cli.errors import RematError
+    from remat_cli.api import Graph, build_graph
 
-    def made(batch: int) -> Graph:
+    def graph_at(batch: int) -> Graph:
         return build_graph(_NETWORKS[network] % f"batch={batch},", cost="roofline:v100")
 
-    options = SolveOptions(strategy=strategy, time_limit_s=_LIMIT_S, threads=1)
-    try:
-        found = max_batch(made, MEMORY, options=options)
-    except RematError as error:
-        empty = dict.fromkeys(column.key for column in TABLES[1].columns)
-        return {**empty, "ending": error.message.partition(";")[0]}
-    base = found.graph.total_cost
-    return {
-        "batch": found.found,
-        "next": "yes" if found.proven or found.found + 1 in found.refuted else "no",
-        "impossible": found.impossible,
-        "overhead": None if found.solved is None else round(100 * (found.solved.plan.claim.cost / base - 1), 3),
-        "allowed": round(100 * (found.most_cost / base - 1), 3),
-        "wall_s": round(found.wall_s, 2),
-        "ending": found.outcome,
-    }
+    return searched(graph_at, strategy, _LIMIT_S)
 
 
 def spec_of(network: str) -> str:

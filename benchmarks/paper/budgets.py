@@ -16,19 +16,18 @@ paper`, and with those of `make paper-long`, which has a section of its own belo
 the paper states neither the budgets over which table 2 averages nor the measured times of figure 5.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.frame import Column, Picture, Row, Session, Table
+from benchmarks.frame import Column, Picture, Row, Session, Table, columns
+from benchmarks.lanes import Cell, rows_of
 from benchmarks.paper.cells import (
     CELLS,
     LEAST_NOTE,
     SHOWN_CELLS,
-    compared,
+    cells_of,
     distance,
     geometric_ratio,
     with_distances,
@@ -111,11 +110,8 @@ SHOWN = (
         "ratios",
         "Table 2: cost over the optimum's, geometric mean over budgets",
         (
-            Column("graph", "graph"),
-            Column("strategy", "strategy"),
-            Column("ratio", "ratio, ours", "number"),
-            Column("at_most", "over the proven least", "number"),
-            Column("published", "ratio, published", "number"),
+            *columns("text", graph="graph", strategy="strategy"),
+            *columns("number", ratio="ratio, ours", at_most="over the proven least", published="ratio, published"),
             Column("budgets", "budgets with a plan", "count"),
             Column("best_gap", "optimum known within, %", "number"),
             Column("why", "most likely why they differ"),
@@ -130,11 +126,9 @@ SHOWN = (
         "Figure 5, caption: U-Net with 32 images in 16 GB",
         (
             Column("strategy", "strategy"),
-            Column("overhead", "overhead, %", "number"),
-            Column("published_overhead", "published, below", "number"),
-            Column("speedup", "cost over auto's, times", "number"),
-            Column("published_speedup", "cost over the ILP's, published", "number"),
-            Column("above", "cost above the proven least, %", "number"),
+            *columns("number", overhead="overhead, %", published_overhead="published, below"),
+            *columns("number", speedup="cost over auto's, times", published_speedup="cost over the ILP's, published"),
+            *columns("number", above="cost above the proven least, %"),
             Column("ending", "ended"),
         ),
         "It takes 21.2 GB without recomputation here, and 23 GB in the paper.",
@@ -151,36 +145,23 @@ PICTURES = (
 
 
 def run(session: Session) -> list[Row]:
-    cells: list[Row] = []
-
-    def measure(
-        table: str, spec: str, budgets: Sequence[float | str], strategies: Sequence[str], limit_s: float, cost: str
-    ) -> None:
-        wanted = [strategy for strategy in strategies if session.wants(f"{table} {spec} {strategy}")]
-        if wanted:
-            session.say(f"{table}: {spec}, {', '.join(wanted)}")
-            made = compared(spec, budgets, wanted, limit_s, cost=cost)
-            cells.extend({"table": table, **row} for row in made)
-            session.keep(cells)
-
     def shares(spec: str) -> tuple[float, ...]:
         return (80.0, 60.0) if session.quick else _NARROW if spec in {_VGG16, _VGG19} else PERCENTS
 
     strategies = ("ap-sqrt", _BEST) if session.quick else _STRATEGIES
+    cells: list[Cell] = []
     for spec in _QUICK if session.quick else NETWORKS:
-        percents = shares(spec)
-        measure("cells", spec, percents, strategies, _LIMIT_S, "flops")
-        measure("cells", spec, percents, (_ROUNDED,), _ROUNDED_LIMIT_S, "flops")
+        cells += cells_of("cells", spec, shares(spec), strategies, _LIMIT_S)
+        cells += cells_of("cells", spec, shares(spec), (_ROUNDED,), _ROUNDED_LIMIT_S)
         if spec in _SMALL:
-            measure("cells", spec, percents, (_ILP,), _ILP_LIMIT_S, "flops")
+            cells += cells_of("cells", spec, shares(spec), (_ILP,), _ILP_LIMIT_S)
     for spec in _QUICK_TIMED if session.quick else FIGURE:
-        budgets: tuple[float | str, ...] = (*shares(spec), _MEMORY) if spec == UNET else shares(spec)
-        measure("times", spec, (*budgets, _NARROWEST) if spec == _VGG16 else budgets, strategies, _LIMIT_S, _V100)
+        more: dict[str, tuple[float | str, ...]] = {UNET: (_MEMORY,), _VGG16: (_NARROWEST,)}
+        cells += cells_of("times", spec, (*shares(spec), *more.get(spec, ())), strategies, _LIMIT_S, cost=_V100)
     if not session.quick:
-        measure("times", _LAYERED, _LAYERED_PERCENTS, strategies, _LIMIT_S, _V100)
-        measure("times", _LAYERED, _LAYERED_PERCENTS, (_ROUNDED,), _ROUNDED_LIMIT_S, _V100)
-        measure("times", _LAYERED, _LAYERED_PERCENTS, (_ILP,), _ILP_LIMIT_S, _V100)
-    return cells
+        for names, limit_s in ((strategies, _LIMIT_S), ((_ROUNDED,), _ROUNDED_LIMIT_S), ((_ILP,), _ILP_LIMIT_S)):
+            cells += cells_of("times", _LAYERED, _LAYERED_PERCENTS, names, limit_s, cost=_V100)
+    return rows_of(session, cells)
 
 
 BESIDE = ("long",)
@@ -188,12 +169,7 @@ BESIDE = ("long",)
 
 
 def completed(rows: list[Row], longer: Sequence[Row] = ()) -> list[Row]:
-    """Table 2 and the caption of figure 5, then the cells with their distances to the proven least.
-
-    Args:
-        rows: The rows of this part.
-        longer: Those of the long run.
-    """
+    """Table 2 and the caption of figure 5, then the cells, those of the long run too, with distances to the least."""
     cells, times = (
         with_distances(_cheaper([row for row in (*rows, *longer) if row["table"] == table.key]), None)
         for table in TABLES

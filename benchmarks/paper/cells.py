@@ -1,27 +1,23 @@
 """Compares strategies at several budgets on one graph of the zoo: plain numbers for tables and figures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Column, Row
+from benchmarks.frame import Column, Row, columns
+from benchmarks.lanes import Cell
 from benchmarks.paper.plots import Panel
 
 CELLS = (
-    Column("graph", "graph"),
-    Column("strategy", "strategy"),
-    Column("percent", "budget, % of no-remat peak", "number"),
-    Column("overhead", "overhead, %", "number"),
-    Column("peak", "peak, % of no-remat", "number"),
-    Column("bound", "proven bound, %", "number"),
-    Column("wall_s", "time, s", "number"),
+    *columns("text", graph="graph", strategy="strategy"),
+    *columns("number", percent="budget, % of no-remat peak", overhead="overhead, %", peak="peak, % of no-remat"),
+    *columns("number", bound="proven bound, %", wall_s="time, s"),
     Column("ending", "ended"),
 )
 """What the rows of :func:`compared` hold, as the columns of a table."""
-_LEAST = (Column("least", "proven least overhead, %", "number"), Column("above", "cost above the least, %", "number"))
+_LEAST = columns("number", least="proven least overhead, %", above="cost above the least, %")
 SHOWN_CELLS = (*CELLS[:5], *_LEAST, *CELLS[6:])
 """The same with what :func:`with_distances` adds, and without the bound of each strategy's own."""
 LEAST_NOTE = (
@@ -89,6 +85,23 @@ def compared(
     return rows
 
 
+def cells_of(
+    table: str, spec: str, budgets: Sequence[float | str], strategies: Iterable[str], limit_s: float, **given: Any
+) -> list[Cell]:
+    """The cells of a table on one graph, those of each strategy together; ``given`` is what :func:`compared` takes."""
+
+    def measure(strategy: str) -> list[Row]:
+        return [{"table": table, **row} for row in compared(spec, budgets, [strategy], limit_s, **given)]
+
+    return [Cell(f"{table} {spec} {strategy}", partial(measure, strategy)) for strategy in strategies]
+
+
+def above(overhead: float | None, bound: float | None) -> float | None:
+    """How far a cost is above the proven least, in percent; both are given as overheads in percent."""
+    known = overhead is not None and bound is not None
+    return round(100 * ((100 + overhead) / (100 + bound) - 1), 4) if known else None
+
+
 def share_of(graph: Any, budget: str) -> float:
     """A budget of bytes in percent of the no-remat peak, as cells have it."""
     from remat_cli.graph.analysis import no_remat_peak
@@ -99,24 +112,14 @@ def share_of(graph: Any, budget: str) -> float:
 
 
 def with_distances(rows: Sequence[Row], best: str | None) -> list[Row]:
-    """The cells with the greatest bound proven at their budget, and how far above it each cost is.
-
-    Args:
-        rows: The cells.
-        best: The strategy whose bounds count; None for all.
-    """
+    """The cells with the greatest bound that ``best`` (None: any) proves at their budget, and the distance to it."""
     least: dict[tuple[str, float], float] = {}
     for row in rows:
         if best is None or row["strategy"] == best:
             at = row["graph"], row["percent"]
             least[at] = max(least.get(at, 0.0), row["bound"] or 0.0)
-    made = []
-    for row in rows:
-        bound = least.get((row["graph"], row["percent"]))
-        known = bound is not None and row["overhead"] is not None
-        above = round(100 * ((100 + row["overhead"]) / (100 + bound) - 1), 4) if known and bound is not None else None
-        made.append(row | {"least": bound, "above": above})
-    return made
+    bounds = [least.get((row["graph"], row["percent"])) for row in rows]
+    return [row | {"least": b, "above": above(row["overhead"], b)} for row, b in zip(rows, bounds, strict=True)]
 
 
 def distance(rows: Sequence[Row], strategy: str) -> float | None:

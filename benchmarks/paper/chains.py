@@ -13,23 +13,23 @@ limited to chains of blocks, and shows the price of that limit. If it has no pla
 graph. Nothing here was run on a GPU: so nothing stands beside the paper's errors of predicted throughput and memory.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Column, Picture, Row, Session, Table
+from benchmarks.frame import Column, Picture, Row, Session, Table, columns
+from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import call
 from benchmarks.paper.cells import (
     CELLS,
     LEAST_NOTE,
     SHOWN_CELLS,
-    compared,
+    cells_of,
     curves,
     geometric_ratio,
     with_distances,
@@ -78,19 +78,12 @@ TABLES = (
         "Sections 5.3 and 5.4, figures 3 to 13: Rotor with the memory of the best number of segments",
         (
             Column("network", "network"),
-            Column("size", "image", "count"),
-            Column("batch", "batch", "count"),
-            Column("blocks", "blocks", "count"),
-            Column("kept_gib", "keep-all, GiB", "number"),
-            Column("kept_rate", "keep-all, images/s", "number"),
-            Column("fewest", "fewest segments that fit", "count"),
-            Column("segments", "best segments", "count"),
-            Column("gib", "GiB", "number"),
-            Column("rate", "sequential, images/s", "number"),
-            Column("rotor_rate", "Rotor, images/s", "number"),
-            Column("gain", "Rotor's gain, %", "number"),
-            Column("mean_gain", "mean gain over all numbers of segments, %", "number"),
-            Column("wall_s", "Rotor, s", "number"),
+            *columns("count", size="image", batch="batch", blocks="blocks"),
+            *columns("number", kept_gib="keep-all, GiB", kept_rate="keep-all, images/s"),
+            *columns("count", fewest="fewest segments that fit", segments="best segments"),
+            *columns("number", gib="GiB", rate="sequential, images/s", rotor_rate="Rotor, images/s"),
+            *columns("number", gain="Rotor's gain, %", mean_gain="mean gain over all numbers of segments, %"),
+            *columns("number", wall_s="Rotor, s"),
             Column("ending", "ended"),
         ),
         "The gain over all numbers of segments is that of the paper's figure 3, and measured for that network alone. "
@@ -103,12 +96,9 @@ TABLES = (
         "Figures 3 to 13: throughput against memory",
         (
             Column("network", "network"),
-            Column("size", "image", "count"),
-            Column("batch", "batch", "count"),
+            *columns("count", size="image", batch="batch"),
             Column("strategy", "strategy"),
-            Column("setting", "limit in GiB, or segments", "number"),
-            Column("gib", "GiB", "number"),
-            Column("rate", "images/s", "number"),
+            *columns("number", setting="limit in GiB, or segments", gib="GiB", rate="images/s"),
         ),
         "Ten limits, equally far apart up to the memory of keep-all, and ten numbers of segments, as in the paper. On "
         "ResNet-1001 the limits go up to the 15.75 GiB of the paper's GPU, since few of the others are below. Where "
@@ -120,10 +110,7 @@ TABLES = (
         "Figure 2: a chain on which no memory-persistent schedule is optimal",
         (
             Column("n", "n", "count"),
-            Column("rotor", "Rotor", "number"),
-            Column("persistent", "3n + 1", "number"),
-            Column("auto", "auto, proven optimal", "number"),
-            Column("free", "2n + 2", "number"),
+            *columns("number", rotor="Rotor", persistent="3n + 1", auto="auto, proven optimal", free="2n + 2"),
         ),
         "Costs of the figure; the sizes are our own, since those of the figure stand only in the picture.",
         named_by=("n",),
@@ -143,11 +130,8 @@ SHOWN = (
         "Sections 5.3 and 5.4: Rotor with the memory of the best number of segments",
         (
             Column("network", "network"),
-            Column("runs", "image and batch sizes", "count"),
-            Column("fitting", "with a number of segments that fits", "count"),
-            Column("least", "Rotor's least gain, %", "number"),
-            Column("mean", "mean, %", "number"),
-            Column("most", "largest, %", "number"),
+            *columns("count", runs="image and batch sizes", fitting="with a number of segments that fits"),
+            *columns("number", least="Rotor's least gain, %", mean="mean, %", most="largest, %"),
         ),
         "The gain is that of throughput over the best number of segments that fits in the paper's 15.75 GiB.",
     ),
@@ -155,11 +139,9 @@ SHOWN = (
         "ratios",
         "Cost over Rotor's, geometric mean over budgets",
         (
-            Column("graph", "graph"),
-            Column("strategy", "strategy"),
+            *columns("text", graph="graph", strategy="strategy"),
             Column("ratio", "ratio", "number"),
-            Column("budgets", "budgets with a plan", "count"),
-            Column("alone", "budgets that only Rotor has", "count"),
+            *columns("count", budgets="budgets with a plan", alone="budgets that only Rotor has"),
         ),
     ),
     *TABLES[:-1],
@@ -174,37 +156,37 @@ PICTURES = (
 
 
 def run(session: Session) -> list[Row]:
-    rows: list[Row] = []
-    for network, size, batch in () if session.quick else _sets():
-        if session.wants(f"sets {network} {size} {batch}"):
-            session.say(f"{network}, {size}x{size}, batch {batch}")
-            case = {"network": network, "size": size, "batch": batch}
-            called = call("benchmarks.paper.chains:measured", limit_s=20 * _SET_LIMIT_S, **case)
-            values = called.values or {"ending": called.problem}
-            rows.append(
-                _TABLE["sets"].row(case, {column.key: values.get(column.key) for column in _TABLE["sets"].columns})
-            )
-            session.keep(rows)
-    for network, size, batch in _QUICK_CURVES if session.quick else _CURVES:
-        if session.wants(f"curve {network} {size} {batch}"):
-            session.say(f"curves of {network}, {size}x{size}, batch {batch}")
-            case = {"network": network, "size": size, "batch": batch}
-            called = call("benchmarks.paper.chains:curve", limit_s=20 * _SET_LIMIT_S, **case)
-            fallen = [{"strategy": called.problem, **dict.fromkeys(("setting", "gib", "rate"))}]
-            rows += [{"table": "curve", **case, **point} for point in called.values or fallen]
-            session.keep(rows)
+    cells = [
+        Cell(f"{table} {network} {size} {batch}", partial(measure, network, size, batch))
+        for table, measure, sets in (
+            ("sets", _set_row, () if session.quick else _sets()),
+            ("curve", _curve_rows, _QUICK_CURVES if session.quick else _CURVES),
+        )
+        for network, size, batch in sets
+    ]
     for n in (5,) if session.quick else (5, 10, 20):
-        if session.wants(f"persistence {n}"):
-            rows.append(_TABLE["persistence"].row({"n": n}, persistence(n)))
+        cells.append(Cell(f"persistence {n}", partial(_persistence_row, n)))
+    percents = (75.0, 60.0) if session.quick else _PERCENTS
     for spec in ("linear{n=10}",) if session.quick else _NETWORKS:
         strategies = _STRATEGIES if session.quick else (*_STRATEGIES, _ANY)
-        wanted = [strategy for strategy in strategies if session.wants(f"{spec} {strategy}")]
-        percents = (75.0, 60.0) if session.quick else _PERCENTS
-        if wanted:
-            session.say(spec)
-            rows += [{"table": "cells", **row} for row in compared(spec, percents, wanted, _LIMIT_S)]
-            session.keep(rows)
-    return rows
+        cells += cells_of("cells", spec, percents, strategies, _LIMIT_S)
+    return rows_of(session, cells)
+
+
+def _set_row(network: str, size: int, batch: int) -> Row:
+    case = {"network": network, "size": size, "batch": batch}
+    called = call("benchmarks.paper.chains:measured", limit_s=20 * _SET_LIMIT_S, **case)
+    return _TABLE["sets"].row(case, called.values or {"ending": called.problem})
+
+
+def _curve_rows(network: str, size: int, batch: int) -> list[Row]:
+    case = {"network": network, "size": size, "batch": batch}
+    called = call("benchmarks.paper.chains:curve", limit_s=20 * _SET_LIMIT_S, **case)
+    return [_TABLE["curve"].row(case, point) for point in called.values or [{"strategy": called.problem}]]
+
+
+def _persistence_row(n: int) -> Row:
+    return _TABLE["persistence"].row({"n": n}, persistence(n))
 
 
 def _sets() -> Iterator[tuple[str, int, int]]:
@@ -224,10 +206,12 @@ def measured(network: str, size: int, batch: int) -> dict[str, Any]:
     fitting = [plan for plan in plans if plan[1] <= _MEMORY]
     cost, room, segments = min(fitting, default=(math.inf, _MEMORY, None))
     started_s = time.monotonic()
-    rotor = _rotor(graph, room)
+    rotor = _planned(graph, room, _BEST)[0]
     wall_s = time.monotonic() - started_s
     each = fitting if network == _FIGURE_3 and size == 1000 else []
-    gains = [100 * (dear / cheap - 1) for dear, used, _ in each if (cheap := _rotor(graph, used)) is not None]
+    gains = [
+        100 * (most / cheap - 1) for most, used, _ in each if (cheap := _planned(graph, used, _BEST)[0]) is not None
+    ]
     rate = 1e6 * batch
     return {
         "blocks": chain.length,
@@ -298,11 +282,6 @@ def _segments(length: int) -> list[int]:
     """Ten numbers from 2 to twice the root of the length."""
     most = max(2, round(2 * math.sqrt(length)))
     return sorted({round(2 + (most - 2) * k / (_NUMBERS - 1)) for k in range(_NUMBERS)})
-
-
-def _rotor(graph: Any, budget_bytes: int) -> float | None:
-    """The cost of Rotor's plan within a budget; None if it has none."""
-    return _planned(graph, budget_bytes, _BEST)[0]
 
 
 def _planned(graph: Any, budget_bytes: int, strategy: str) -> tuple[float | None, int | None]:

@@ -5,13 +5,13 @@ gradients), unit costs and sizes, budget 4. The gap is the optimum over the opti
 neither on profiles nor on solvers, so ours must be equal to the published ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
+from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import call
 from benchmarks.paper.published import Ours, published
 
@@ -25,11 +25,8 @@ TABLES = (
         "",
         (
             Column("form", "form"),
-            Column("optimum", "optimum", "number"),
-            Column("relaxed", "relaxation", "number"),
-            Column("gap", "gap, ours", "number"),
-            Column("wall_s", "relaxation, s", "number"),
-            Column("solved_s", "MILP, s", "number"),
+            *columns("number", optimum="optimum", relaxed="relaxation", gap="gap, ours", wall_s="relaxation, s"),
+            *columns("number", solved_s="MILP, s"),
             Column("ending", "MILP ended"),
         ),
         "The optimum is that of the frontier-advancing form, as in the paper. The MILP has HiGHS, one thread and "
@@ -43,24 +40,20 @@ SHOWN = (
             *TABLES[0].columns[:4],
             Column("published", "gap, published", "number"),
             *TABLES[0].columns[4:],
-            Column("published_s", "MILP, published, s", "number"),
-            Column("published_h", "MILP, published, h", "number"),
+            *columns("number", published_s="MILP, published, s", published_h="MILP, published, h"),
         ),
     ),
 )
 
 
 def run(session: Session) -> list[Row]:
-    rows: list[Row] = []
-    for form, frontier in _FORMS:
-        session.say(form)
-        case = {"frontier": frontier, "milp_s": 1.0 if session.quick else _LIMIT_S}
-        called = call("benchmarks.paper.gaps:relaxed", limit_s=4 * _LIMIT_S, **case)
-        empty = dict.fromkeys(("optimum", "relaxed", "gap", "wall_s", "solved_s"))
-        values = called.values or {**empty, "ending": called.problem}
-        rows.append({"table": "gaps", "form": form, **values})
-        session.keep(rows)
-    return rows
+    milp_s = 1.0 if session.quick else _LIMIT_S
+    return rows_of(session, [Cell(form, partial(_row, form, frontier, milp_s)) for form, frontier in _FORMS])
+
+
+def _row(form: str, frontier: bool, milp_s: float) -> Row:
+    called = call("benchmarks.paper.gaps:relaxed", limit_s=4 * _LIMIT_S, frontier=frontier, milp_s=milp_s)
+    return TABLES[0].row({"form": form}, called.values or {"ending": called.problem})
 
 
 def completed(rows: Iterable[Row]) -> list[Row]:
@@ -108,8 +101,7 @@ def relaxed(frontier: bool, milp_s: float) -> dict[str, Any]:
         ending = error.message.partition(";")[0]
     solved_s = round(time.monotonic() - started_s, 2)
     if not answer.bounds:
-        unknown = dict.fromkeys(("optimum", "relaxed", "gap"))
-        return {**unknown, "wall_s": wall_s, "solved_s": solved_s, "ending": answer.reason}
+        return {"wall_s": wall_s, "solved_s": solved_s, "ending": answer.reason}
     cost, bound = optimum.plan.claim.cost, answer.bounds[0].cost
     return {
         "optimum": cost,

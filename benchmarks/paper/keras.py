@@ -9,16 +9,15 @@ TensorFlow keeps, operations of no use alone are joined, and gradients of parame
 have the same networks by the paper's rules for a graph. The U-Net is the one on VGG16 of the published experiments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Column, Picture, Row, Session, Table
-from benchmarks.measure import call
+from benchmarks.frame import Column, Picture, Row, Session, Table, columns
+from benchmarks.lanes import Cell, rows_of
 from benchmarks.paper import batches, budgets
-from benchmarks.paper.cells import CELLS, LEAST_NOTE, SHOWN_CELLS, compared, with_distances
+from benchmarks.paper.cells import CELLS, LEAST_NOTE, SHOWN_CELLS, cells_of, with_distances
 from benchmarks.paper.keras_graphs import exported
 from benchmarks.paper.published import Ours, published
 
@@ -41,11 +40,8 @@ TABLES = (
         "The networks",
         (
             Column("graph", "graph"),
-            Column("batch", "batch", "count"),
-            Column("nodes", "nodes", "count"),
-            Column("parameters", "parameters", "count"),
-            Column("peak_bytes", "peak without recomputation", "bytes"),
-            Column("zoo_bytes", "of the zoo's graph", "bytes"),
+            *columns("count", batch="batch", nodes="nodes", parameters="parameters"),
+            *columns("bytes", peak_bytes="peak without recomputation", zoo_bytes="of the zoo's graph"),
             Column("step_s", "time of a step on the CPU, s", "number"),
             Column("profiled", "profiled at batches"),
         ),
@@ -112,71 +108,45 @@ PICTURES = (
 
 
 def run(session: Session) -> list[Row]:
-    rows: list[Row] = []
     quick = session.quick
-    for name in _NETWORKS[1:2] if quick else _NETWORKS:
-        if session.wants(f"networks {name}"):
-            rows.append({"table": "networks", "graph": name, **_described(name)})
-            session.keep(rows)
+    names = _NETWORKS[1:2] if quick else _NETWORKS
+    cells = [Cell(f"networks {name}", partial(_network_row, name)) for name in names]
     shares: tuple[float | str, ...] = (80.0,) if quick else _PERCENTS
     strategies = ("ap-sqrt", _BEST) if quick else _STRATEGIES
-    for table, names, cost in (("cells", _TABLE_2, "flops"), ("times", _FIGURE_5, "us")):
-        for name in ("vgg16",) if quick else names:
-            wanted = [s for s in strategies if session.wants(f"{table} {name} {s}")]
-            if wanted:
-                session.say(f"{table}: {name}, {', '.join(wanted)}")
-                asked = (*shares, _MEMORY) if cost == "us" else shares
-                made = compared(name, asked, wanted, _LIMIT_S, graph=exported(name).at(cost=cost))
-                rows += [{"table": table, **row} for row in made]
-                session.keep(rows)
+    for table, of, cost in (("cells", _TABLE_2, "flops"), ("times", _FIGURE_5, "us")):
+        budgets_ = (*shares, _MEMORY) if cost == "us" else shares
+        for name in ("vgg16",) if quick else of:
+            cells += cells_of(table, name, budgets_, strategies, _LIMIT_S, graph=exported(name).at(cost=cost))
     for name in ("vgg19",) if quick else _FIGURE_6:
         for strategy in (_KEPT,) if quick else (_KEPT, "linearized-greedy", _BEST):
-            if session.wants(f"batches {name} {strategy}"):
-                session.say(f"batches: {name}, {strategy}")
-                case = {"network": name, "strategy": strategy}
-                called = call("benchmarks.paper.keras:largest", limit_s=4 * _BATCH_LIMIT_S, **case)
-                empty = dict.fromkeys(column.key for column in TABLES[3].columns)
-                values = called.values or empty | {"ending": called.problem}
-                rows.append({**values, "table": "batches", "graph": name, "strategy": strategy})
-                session.keep(rows)
-    return rows
+            cells.append(
+                batches.batch_cell(TABLES[3], "benchmarks.paper.keras:largest", _BATCH_LIMIT_S, name, strategy)
+            )
+    return rows_of(session, cells)
 
 
-def _described(name: str) -> dict[str, Any]:
+def _network_row(name: str) -> Row:
     """What the table of networks says of one."""
     from remat_cli.api import build_graph
     from remat_cli.graph.analysis import no_remat_peak
 
     network = exported(name)
     graph = network.at()
-    step = None if network.times is None else round(network.at(cost="us").total_cost / 1e6, 1)
-    return {
+    values = {
         "batch": network.batch,
         "nodes": len(graph.nodes),
         "parameters": network.parameters,
         "peak_bytes": no_remat_peak(graph),
         "zoo_bytes": no_remat_peak(build_graph(_ZOO.get(name, name))),
-        "step_s": step,
+        "step_s": None if network.times is None else round(network.at(cost="us").total_cost / 1e6, 1),
         "profiled": " and ".join(map(str, network.profiled)),
     }
+    return TABLES[0].row({"graph": name}, values)
 
 
 def largest(network: str, strategy: str) -> dict[str, Any]:
     """The largest batch; no batch within the limit is a valid outcome."""
-    from remat_cli.api import SolveOptions, max_batch
-    from remat_cli.errors import RematError
-
-    options = SolveOptions(strategy=strategy, time_limit_s=_BATCH_LIMIT_S, threads=1)
-    try:
-        found = max_batch(exported(network).at, batches.MEMORY, options=options)
-    except RematError as error:
-        return {"batch": None, "impossible": None, "wall_s": None, "ending": error.message.partition(";")[0]}
-    return {
-        "batch": found.found,
-        "impossible": found.impossible,
-        "wall_s": round(found.wall_s, 2),
-        "ending": found.outcome,
-    }
+    return batches.searched(exported(network).at, strategy, _BATCH_LIMIT_S)
 
 
 def completed(rows: Sequence[Row]) -> list[Row]:

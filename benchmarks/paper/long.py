@@ -11,8 +11,6 @@ is a line in `results/long.rows.jsonl` (`--results`), so a run may be interrupte
 processes of this machine (`--jobs`) or of a Dask cluster (`--dask`) share the cells.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -22,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table, dump, load, perform
+from benchmarks.frame import Column, Row, Session, Table, columns, dump, load, perform
 from benchmarks.machine import ROOT
 from benchmarks.paper import batches, budgets
 from benchmarks.paper.cells import CELLS, LEAST_NOTE, SHOWN_CELLS, compared, share_of, with_distances
@@ -46,10 +44,8 @@ TABLES = (
         "state",
         "Cells so far",
         (
-            Column("graph", "graph"),
-            Column("cost", "costs"),
-            Column("cells", "cells", "count"),
-            Column("measured", "measured", "count"),
+            *columns("text", graph="graph", cost="costs"),
+            *columns("count", cells="cells", measured="measured"),
         ),
         "`make paper-long` measures those that are missing.",
     ),
@@ -62,9 +58,7 @@ TABLES = (
             Column("graph", "graph"),
             Column("batch", "batch", "count"),
             Column("strategy", "strategy"),
-            Column("overhead", "overhead, %", "number"),
-            Column("bound", "proven bound, %", "number"),
-            Column("allowed", "allowed: one forward pass, %", "number"),
+            *columns("number", overhead="overhead, %", bound="proven bound, %", allowed="allowed: one forward pass, %"),
             Column("verdict", "so the batch is"),
             Column("wall_s", "time, s", "number"),
             Column("ending", "ended"),
@@ -151,10 +145,7 @@ def _open_batches(rows: Sequence[Row]) -> Iterator[_Grid]:
 def run(session: Session, way: Way | None = None, folder: Path = _FOLDER) -> list[Row]:
     """All rows; cells that the results file has are not measured again.
 
-    Args:
-        session: The session.
-        way: How to measure; None for one process with the default limit, and no results file.
-        folder: Folder of the page, where the results of the shorter search are.
+    The results of the shorter search are in ``folder``. Without a ``way``, one process measures, without such a file.
     """
     from remat_cli.planning.executors import LocalExecutor
 

@@ -8,14 +8,12 @@ of the other tables. Table 1 says which graphs the methods take, and whether the
 stands what the strategies of those names declare.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Column, Picture, Row, Session, Table
+from benchmarks.frame import Column, Picture, Row, Session, Table, columns
 from benchmarks.paper.published import METHODS, Ours
 
 _WHOLE = 30 * 10**9
@@ -38,10 +36,8 @@ TABLES = (
         "Figure 1: 32 layers",
         (
             Column("way", "plan"),
-            Column("peak_bytes", "memory", "bytes"),
-            Column("saved_bytes", "saved", "bytes"),
-            Column("overhead", "overhead, %", "number"),
-            Column("bound", "proven least overhead, %", "number"),
+            *columns("bytes", peak_bytes="memory", saved_bytes="saved"),
+            *columns("number", overhead="overhead, %", bound="proven least overhead, %"),
             Column("ending", "ended"),
         ),
         "Equal layers, the backward rule of Checkmate.",
@@ -52,9 +48,8 @@ TABLES = (
         (
             Column("graph", "graph"),
             Column("batch", "batch", "count"),
-            Column("values_bytes", "activations and their gradients", "bytes"),
-            Column("parameters_bytes", "parameters and their gradients", "bytes"),
-            Column("inputs_bytes", "inputs", "bytes"),
+            *columns("bytes", values_bytes="activations and their gradients"),
+            *columns("bytes", parameters_bytes="parameters and their gradients", inputs_bytes="inputs"),
             Column("share", "activations, %", "number"),
             Column("fits", "within 16 GB"),
             Column("orders", "orders of magnitude between the costs of layers", "number"),
@@ -75,15 +70,9 @@ SHOWN = (
         "methods",
         "Table 1: the methods",
         (
-            Column("method", "method"),
-            Column("strategy", "strategy"),
-            Column("graphs_told", "general graphs, in the paper"),
-            Column("graphs", "takes"),
-            Column("costs_told", "minds costs, in the paper"),
-            Column("costs", "minds costs"),
-            Column("sizes_told", "minds memory, in the paper"),
-            Column("sizes", "minds sizes"),
-            Column("budget", "minds the budget"),
+            *columns("text", method="method", strategy="strategy", graphs_told="general graphs, in the paper"),
+            *columns("text", graphs="takes", costs_told="minds costs, in the paper", costs="minds costs"),
+            *columns("text", sizes_told="minds memory, in the paper", sizes="minds sizes", budget="minds the budget"),
         ),
         "Partly is the paper's sign ~. Its greedy methods mind memory partly, since they look at sizes and not at the "
         "peak; here they choose the segment whose peak fits. Those on articulation points take any training graph, and "

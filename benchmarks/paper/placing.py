@@ -5,8 +5,6 @@ lowest offset that is free while it lives (Pisarchyk and Lee, Efficient memory m
 2020, greedy by size). The peak of live bytes is a lower bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -61,16 +61,8 @@ def draw_curves(
     """Draw panels with axes of their own and one legend into an SVG file, or PNG by its suffix.
 
     All axes are linear, so that growth in proportion is a straight line. Where lines coincide, those below are wider
-    and their markers hollow.
-
-    Args:
-        panels: What to draw.
-        across: Label of the x axes.
-        up: Label of the y axes.
-        path: The file.
-        falling: Largest x on the left.
-        plain: No markers.
-        columns: Panels beside each other.
+    and their markers hollow. ``across`` and ``up`` are the labels of the axes. The largest x is on the left if
+    ``falling``; lines are without markers if ``plain``.
     """
     with matplotlib_settings():
         from matplotlib.figure import Figure
@@ -157,11 +149,7 @@ def draw_bars(
 ) -> None:
     """Draw a group of bars for every key, a bar for every name in it, into an SVG file, or PNG by its suffix.
 
-    Args:
-        groups: What to draw.
-        up: Label of the y axis.
-        path: The file.
-        limits: By name, for some keys: heights of lines across the whole group.
+    ``limits`` has by name, for some keys, heights of lines across the whole group.
     """
     with matplotlib_settings():
         from matplotlib.figure import Figure
@@ -195,13 +183,9 @@ def draw_bars(
 def draw_stacks(
     groups: Mapping[str, Mapping[str, float]], across: str, path: Path, *, mark: tuple[float, str] | None = None
 ) -> None:
-    """Draw a horizontal bar for every key, made of a part for every name in it.
+    """Draw a horizontal bar for every key, from the top, made of a part for every name in it.
 
-    Args:
-        groups: What to draw, from the top.
-        across: Label of the x axis.
-        path: The file: SVG, or PNG by its suffix.
-        mark: A number with a vertical line, and its name.
+    ``mark`` is a number with a vertical line, and its name.
     """
     with matplotlib_settings():
         from matplotlib.figure import Figure

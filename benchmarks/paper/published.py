@@ -4,13 +4,11 @@ Digits are those that the paper prints. Numbers that stand only in a picture, su
 quoted. A remark says what a figure is of, where the name is not enough, or that the paper says otherwise elsewhere.
 """
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.frame import Column, Row, Table
+from benchmarks.frame import Row, Table, columns
 
 CHECKMATE = "Checkmate"
 PAPERS = {
@@ -86,13 +84,8 @@ QUOTES = Table(
     "quotes",
     "Published beside ours",
     (
-        Column("subject", "of"),
-        Column("quantity", "figure"),
-        Column("digits", "published"),
-        Column("ours", "ours"),
-        Column("why", "most likely why they differ"),
-        Column("source", "where"),
-        Column("remark", "remark"),
+        *columns("text", subject="of", quantity="figure", digits="published", ours="ours"),
+        *columns("text", why="most likely why they differ", source="where", remark="remark"),
     ),
 )
 """The table with the figures of one part."""

@@ -7,14 +7,14 @@ peaks as points of a picture, without numbers; the U-Net comes on top. The relax
 Costs are times on a V100 by its data sheet.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from benchmarks.frame import Column, Picture, Row, Session, Table
+from benchmarks.frame import Column, Picture, Row, Session, Table, columns
+from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import call
-from benchmarks.paper.cells import compared, share_of
+from benchmarks.paper.cells import above, compared, share_of
 from benchmarks.paper.published import Ours
 
 _CASES = (
@@ -39,12 +39,8 @@ TABLES = (
         "rounding",
         "Figure 7: two-phase rounding",
         (
-            Column("graph", "graph"),
-            Column("way", "rounding"),
-            Column("setting", "held back, threshold or seed"),
-            Column("peak", "peak, % of no-remat", "number"),
-            Column("overhead", "overhead, %", "number"),
-            Column("bound", "proven least overhead, %", "number"),
+            *columns("text", graph="graph", way="rounding", setting="held back, threshold or seed"),
+            *columns("number", peak="peak, % of no-remat", overhead="overhead, %", bound="proven least overhead, %"),
             Column("fits", "within the budget"),
         ),
         "The distance is to the bound that `auto` proves at that budget; a rounding that does not fit may be below it.",
@@ -57,8 +53,7 @@ TABLES = (
             Column("graph", "graph"),
             Column("percent", "budget, % of no-remat peak", "number"),
             Column("strategy", "strategy"),
-            Column("overhead", "overhead, %", "number"),
-            Column("wall_s", "time, s", "number"),
+            *columns("number", overhead="overhead, %", wall_s="time, s"),
             Column("ending", "ended"),
         ),
         "The first budget is the paper's quarter; no plan of this VGG16 fits in it. Costs are FLOPs.",
@@ -83,47 +78,35 @@ PICTURES = (
 
 
 def run(session: Session) -> list[Row]:
-    rows: list[Row] = []
-    for spec, percents in (("linear{n=8}", (60.0,)),) if session.quick else ((_DIRECT, _DIRECT_PERCENTS),):
-        wanted = [way for way in _DIRECT_WAYS if session.wants(f"{spec} {way}")]
-        session.say(f"{spec}, {', '.join(wanted)}")
-        for cell in compared(spec, percents, wanted, 2 * _LIMIT_S) if wanted else ():
-            rows.append({"table": "direct"} | {c.key: cell[c.key] for c in TABLES[1].columns})
-        session.keep(rows)
-    for spec, budget, formulation in _QUICK if session.quick else _CASES:
-        if not session.wants(f"rounding {spec}"):
-            continue
-        session.say(f"{spec}, {budget}")
-        case = {"spec": spec, "budget": budget, "formulation": formulation, "samples": session.times(20)}
-        called = call("benchmarks.paper.rounding:rounded", limit_s=1.2 * _GRAPH_LIMIT_S, **case)
-        fallen = [{"way": called.problem, "setting": "", **dict.fromkeys(("peak", "overhead", "fits"))}]
-        rows += [{"table": "rounding", "graph": spec, "bound": None, **row} for row in called.values or fallen]
-        for cell in compared(spec, [budget], ["auto"], 4.0, cost=_V100):
-            values = {
-                "peak": cell["peak"],
-                "overhead": cell["overhead"],
-                "bound": cell["bound"],
-                "fits": "yes" if cell["peak"] else cell["ending"],
-            }
-            rows.append({"table": "rounding", "graph": spec, "way": _BEST, "setting": "", **values})
-        session.keep(rows)
+    direct, percents = ("linear{n=8}", (60.0,)) if session.quick else (_DIRECT, _DIRECT_PERCENTS)
+    cells = [Cell(f"{direct} {way}", partial(_direct_rows, direct, percents, way)) for way in _DIRECT_WAYS]
+    for case in _QUICK if session.quick else _CASES:
+        cells.append(Cell(f"rounding {case[0]}", partial(_rounded_rows, *case, session.times(20))))
+    return rows_of(session, cells)
+
+
+def _direct_rows(spec: str, percents: tuple[float, ...], way: str) -> list[Row]:
+    return [TABLES[1].row(cell, {}) for cell in compared(spec, percents, [way], 2 * _LIMIT_S)]
+
+
+def _rounded_rows(spec: str, budget: str, formulation: str, samples: int) -> list[Row]:
+    """All roundings of a graph, and the optimum at that budget."""
+    asked = {"spec": spec, "budget": budget, "formulation": formulation, "samples": samples}
+    called = call("benchmarks.paper.rounding:rounded", limit_s=1.2 * _GRAPH_LIMIT_S, **asked)
+    rows = [TABLES[0].row({"graph": spec}, row) for row in called.values or [{"way": called.problem, "setting": ""}]]
+    for cell in compared(spec, [budget], ["auto"], 4.0, cost=_V100):
+        case = {"way": _BEST, "setting": "", "fits": "yes" if cell["peak"] else cell["ending"]}
+        rows.append(TABLES[0].row(case, cell))
     return rows
 
 
 def completed(rows: list[Row]) -> list[Row]:
     """The rows with the distance of each cost to the proven least."""
     least = {row["graph"]: row["bound"] for row in rows if row["table"] == "rounding" and row["way"] == _BEST}
-    made = []
-    for row in rows:
-        bound = least.get(row["graph"])
-        if row["table"] == "rounding":
-            known = bound is not None and row["overhead"] is not None
-            above = (
-                round(100 * ((100 + row["overhead"]) / (100 + bound) - 1), 4) if known and bound is not None else None
-            )
-            row = row | {"above": above}
-        made.append(row)
-    return made
+    return [
+        row | {"above": above(row["overhead"], least.get(row["graph"]))} if row["table"] == "rounding" else row
+        for row in rows
+    ]
 
 
 def ours(rows: list[Row]) -> Ours:

@@ -1,12 +1,10 @@
 """The first page: every published figure that has one of ours beside it, the contents, and what is not reproduced."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.frame import Column, Row, Table
+from benchmarks.frame import Row, Table, columns
 from benchmarks.page import written_table
 
 _HEAD = """\
@@ -22,12 +20,8 @@ _TABLE = Table(
     "summary",
     "",
     (
-        Column("source", "where"),
-        Column("quantity", "figure"),
-        Column("subject", "of"),
-        Column("digits", "published"),
-        Column("ours", "ours"),
-        Column("why", "most likely why they differ"),
+        *columns("text", source="where", quantity="figure", subject="of", digits="published", ours="ours"),
+        *columns("text", why="most likely why they differ"),
     ),
 )
 _MISSING = Path(__file__).with_name("missing.md")
@@ -35,12 +29,7 @@ _MISSING = Path(__file__).with_name("missing.md")
 
 
 def summary(quotes: Mapping[str, Sequence[Row]], pages: Iterable[tuple[str, str, Sequence[str]]]) -> str:
-    """The first page.
-
-    Args:
-        quotes: By part the rows of its published figures.
-        pages: File, title and titles of sections of every other page.
-    """
+    """The first page, from the published figures of each part, and file, title and sections of every other page."""
     contents = ["## Pages\n"]
     for file, title, sections in pages:
         contents.append(f"- [{title}]({file})")

@@ -16,14 +16,14 @@ allocation; the column beside has the memory that these values take at fixed off
 is optimal. What no schedule can go below is proven by `remat solve --minimize peak`, whose plan stands there too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Column, Picture, Row, Session, Table
+from benchmarks.frame import Column, Picture, Row, Session, Table, columns
+from benchmarks.lanes import Cell, rows_of
 from benchmarks.measure import call
 from benchmarks.paper.placing import placed_bytes
 from benchmarks.paper.published import Ours, published
@@ -64,17 +64,12 @@ TABLES = (
         "Figures 2 to 4 and table 2: peak and length against depth",
         (
             Column("family", "family"),
-            Column("depth", "depth", "count"),
-            Column("nodes", "nodes", "count"),
+            *columns("count", depth="depth", nodes="nodes"),
             Column("way", "algorithm"),
-            Column("peak_bytes", "peak", "bytes"),
-            Column("placed_bytes", "at fixed offsets", "bytes"),
+            *columns("bytes", peak_bytes="peak", placed_bytes="at fixed offsets"),
             Column("share", "of NoRemat's, %", "number"),
-            Column("bound_bytes", "proven least", "bytes"),
-            Column("fixed_bytes", "parameters and inputs", "bytes"),
-            Column("length", "length, times", "number"),
-            Column("cost", "cost, times", "number"),
-            Column("wall_s", "time, s", "number"),
+            *columns("bytes", bound_bytes="proven least", fixed_bytes="parameters and inputs"),
+            *columns("number", length="length, times", cost="cost, times", wall_s="time, s"),
             Column("ending", "ended"),
         ),
         "Peaks are those of values; the column in GiB adds parameters, their gradients and inputs. Greedy and the "
@@ -88,8 +83,7 @@ TABLES = (
         (
             Column("graph", "graph"),
             Column("k", "k", "count"),
-            Column("share", "peak, % of NoRemat's", "number"),
-            Column("length", "length, times", "number"),
+            *columns("number", share="peak, % of NoRemat's", length="length, times"),
         ),
         "Every k from 1 to n makes one of these schedules: that of the next smaller k of the table.",
         named_by=("graph", "k"),
@@ -99,9 +93,7 @@ TABLES = (
         "Table 1: computation graphs",
         (
             Column("graph", "graph"),
-            Column("nodes", "n", "count"),
-            Column("edges", "m", "count"),
-            Column("width", "width", "count"),
+            *columns("count", nodes="n", edges="m", width="width"),
         ),
         "Width: of the min-fill tree decomposition. TensorFlow's graphs, which the paper counts, have a node for each "
         "gradient of a parameter, each update, reshape and constant; ours have one for each operation on large values.",
@@ -125,11 +117,9 @@ SHOWN = (
         TABLES[0],
         columns=(
             *TABLES[0].columns[:8],
-            Column("above", "above the proven least, %", "number"),
-            Column("gib", "with parameters, GiB", "number"),
-            Column("published_gib", "GiB, published", "number"),
-            Column("length", "length, times", "number"),
-            Column("published_length", "length, published", "number"),
+            *columns("number", above="above the proven least, %", gib="with parameters, GiB"),
+            *columns("number", published_gib="GiB, published", length="length, times"),
+            *columns("number", published_length="length, published"),
             *TABLES[0].columns[-3:],
         ),
     ),
@@ -138,9 +128,7 @@ SHOWN = (
         TABLES[2],
         columns=(
             *TABLES[2].columns,
-            Column("published_n", "n, published", "count"),
-            Column("published_m", "m, published", "count"),
-            Column("published_tw", "tw, published", "count"),
+            *columns("count", published_n="n, published", published_m="m, published", published_tw="tw, published"),
         ),
     ),
 )
@@ -152,21 +140,21 @@ PICTURES = (
 
 
 def run(session: Session) -> list[Row]:
-    rows: list[Row] = []
+    cells = []
     for family, members in (_QUICK if session.quick else _FAMILIES).items():
         for depth, spec in members:
             for way in _WAYS[:-1] if session.quick and depth > members[0][0] else _WAYS:
-                if not session.wants(f"{spec} {way}"):
-                    continue
-                session.say(f"{spec}, {way}")
-                called = call("benchmarks.paper.treewidth:measured", limit_s=_LIMIT_S, spec=spec, way=way)
-                empty = dict.fromkeys(column.key for column in TABLES[0].columns)
-                values = called.values or {"row": {**empty, "ending": called.problem}, "bags": [], "graph": None}
-                rows.append({"table": "depth", **values["row"], "family": family, "depth": depth, "way": way})
-                rows += [{"table": "bags", "graph": spec, **point} for point in values["bags"]]
-                if values["graph"] is not None:
-                    rows.append({"table": "graphs", "graph": spec, **values["graph"]})
-                session.keep(rows)
+                cells.append(Cell(f"{spec} {way}", partial(_rows, family, depth, spec, way)))
+    return rows_of(session, cells)
+
+
+def _rows(family: str, depth: int, spec: str, way: str) -> list[Row]:
+    called = call("benchmarks.paper.treewidth:measured", limit_s=_LIMIT_S, spec=spec, way=way)
+    values = called.values or {"row": {"ending": called.problem}, "bags": [], "graph": None}
+    rows = [TABLES[0].row({"family": family, "depth": depth, "way": way}, values["row"])]
+    rows += [TABLES[1].row({"graph": spec}, point) for point in values["bags"]]
+    if values["graph"] is not None:
+        rows.append(TABLES[2].row({"graph": spec}, values["graph"]))
     return rows
 
 
@@ -320,9 +308,7 @@ def measured(spec: str, way: str) -> dict[str, Any]:
 def _squeezed(graph: Any, block: int | None) -> Sequence[int]:
     """The schedule with the least peak that XLA's pass makes, found by bisection over budgets.
 
-    Args:
-        graph: The graph.
-        block: Operations to recompute together: 1, as in the paper, or None for up to 16.
+    ``block`` operations are recomputed together: 1, as in the paper, or None for up to 16.
     """
     from remat_cli.control import Control
     from remat_cli.graph.analysis import no_remat_peak, peak_bound

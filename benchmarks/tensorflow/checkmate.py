@@ -10,8 +10,6 @@ in each node as at the whole batch. ``export`` writes ``benchmarks/paper/keras/N
 graphs of the small batches into ``build/checkmate``; ``profile`` adds the times. ``make paper`` reads these files.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

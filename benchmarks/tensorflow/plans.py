@@ -8,15 +8,13 @@ share of measured costs that the plan computes again. Steps with and without rec
 programs disturb both alike, and times are medians.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import time
 from functools import partial
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.lanes import Cell, rows_of
 from benchmarks.solving import first_plan
 
@@ -39,23 +37,16 @@ TABLES = (
         "plans",
         "",
         (
-            Column("model", "model"),
-            Column("spec", "step"),
-            Column("budget", "budget"),
-            Column("nodes", "nodes", "count"),
-            Column("operations", "operations", "count"),
+            *columns("text", model="model", spec="step", budget="budget"),
+            *columns("count", nodes="nodes", operations="operations"),
             Column("fixed_bytes", "fixed memory", "bytes"),
-            Column("no_remat_bytes", "no-remat, B", "count"),
-            Column("predicted_bytes", "predicted, B", "count"),
-            Column("measured_bytes", "measured, B", "count"),
-            Column("with_kernels_bytes", "with kernels", "bytes"),
-            Column("allocator_bytes", "allocator", "bytes"),
+            *columns("count", no_remat_bytes="no-remat, B", predicted_bytes="predicted, B"),
+            *columns("count", measured_bytes="measured, B"),
+            *columns("bytes", with_kernels_bytes="with kernels", allocator_bytes="allocator"),
             Column("equal", "results equal"),
             Column("recomputations", "recomputations", "count"),
-            Column("step_ms", "step, ms", "number"),
-            Column("without_ms", "without, ms", "number"),
-            Column("extra", "extra time, %", "number"),
-            Column("recomputed", "recomputed, %", "number"),
+            *columns("number", step_ms="step, ms", without_ms="without, ms", extra="extra time, %"),
+            *columns("number", recomputed="recomputed, %"),
         ),
         f"Times are medians of {_ROUNDS} steps.",
         named_by=("model",),

@@ -1,7 +1,5 @@
 """The largest batch that fits a memory: predicted from two captured graphs, and found by trial."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -16,16 +14,7 @@ _SMALL, _LARGE = 2, 4
 
 
 class Batches:
-    """Searches for the largest batch.
-
-    Args:
-        subject: Makes the model with a batch.
-        device: The device.
-        allowed_bytes: The memory.
-        solve_s: Seconds for a plan.
-        left_s: Seconds left for everything.
-        say: Reports the current work.
-    """
+    """Searches for the largest batch of a model that ``subject`` makes, with ``solve_s`` seconds for each plan."""
 
     def __init__(
         self,
@@ -132,10 +121,7 @@ def stretched(small: Any, large: Any, share: float, reserve: int) -> Any:
 def largest(fits: Callable[[int], bool], *, start: int, near: bool = False) -> int:
     """The largest number that fits, found by doubling or halving from ``start`` and then halving gaps; 0 if none.
 
-    Args:
-        fits: Monotone.
-        start: At least 1.
-        near: Whether the answer is probably close to ``start``: then take small steps first.
+    If the answer is probably ``near`` the start, the first steps are small.
     """
     low, high, stride = 0, None, 1
     at = start

@@ -13,8 +13,6 @@ no such plan is better than PyTorch in memory and time, the peak that PyTorch re
 measured than predicted. Its plans are searched for at most 10 s each; for the least peak (``least``) for 20 s more.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -26,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Benchmark, Column, Row, Session, Table, described, perform
+from benchmarks.frame import Benchmark, Column, Row, Session, Table, columns, described, perform
 from benchmarks.page import keep
 from benchmarks.torch.compiled_ways import KNOBS, SOLVERS
 
@@ -43,13 +41,10 @@ TABLES = (
         "At the peaks that PyTorch's tools reach",
         (
             Column("model", "model"),
-            Column("torch_bytes", "PyTorch's least peak", "bytes"),
-            Column("remat_bytes", "remat's least peak", "bytes"),
+            *columns("bytes", torch_bytes="PyTorch's least peak", remat_bytes="remat's least peak"),
             Column("less", "less, %", "number"),
-            Column("peaks", "PyTorch's peaks", "count"),
-            Column("met", "remat no slower there", "count"),
-            Column("worst", "worst ratio to PyTorch's step", "number"),
-            Column("off", "predicted peak off by, %", "number"),
+            *columns("count", peaks="PyTorch's peaks", met="remat no slower there"),
+            *columns("number", worst="worst ratio to PyTorch's step", off="predicted peak off by, %"),
             Column("gradients", "same gradients"),
         ),
         note="No slower: the step of a plan whose measured peak is no higher takes at most 1.02 times as long. The "
@@ -60,16 +55,10 @@ TABLES = (
         "compiled",
         "All ways",
         (
-            Column("model", "model"),
-            Column("way", "way"),
-            Column("peak_bytes", "peak", "bytes"),
-            Column("predicted_bytes", "predicted", "bytes"),
-            Column("ratio", "over plain", "number"),
-            Column("step_s", "step, s", "number"),
-            Column("extra_flops", "recomputed FLOPs, %", "number"),
-            Column("gradients", "same gradients"),
-            Column("also", "also"),
-            Column("problem", "problem"),
+            *columns("text", model="model", way="way"),
+            *columns("bytes", peak_bytes="peak", predicted_bytes="predicted"),
+            *columns("number", ratio="over plain", step_s="step, s", extra_flops="recomputed FLOPs, %"),
+            *columns("text", gradients="same gradients", also="also", problem="problem"),
         ),
         named_by=("model", "way"),
     ),

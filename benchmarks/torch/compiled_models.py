@@ -1,7 +1,5 @@
 """The models of the comparison under torch.compile; each a function that returns a module and its inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -180,16 +178,21 @@ def _images(batch: int, size: int) -> tuple[Any, Any]:
     return torch.randn(batch, 3, size, size), torch.randint(0, 10, (batch,))
 
 
+def _mixed(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+
+def _blocks(
+    depth: int, width: int, norm: Callable[[int], nn.Module], inner: Callable[[], nn.Module], **options: Any
+) -> list[nn.Module]:
+    """Blocks with attention of four heads; ``options`` are those of the attention, and ``dropout``."""
+    dropout = options.pop("dropout", 0.0)
+    attentions = (Attention(width, 4, **options) for _ in range(depth))
+    return [Block(attention, [norm(width), norm(width)], inner(), dropout) for attention in attentions]
+
+
 def gpt(depth: int = 4, width: int = 128, dropout: float = 0.0, batch: int = 8, length: int = 128) -> Any:
-    blocks: list[nn.Module] = [
-        Block(
-            Attention(width, 4),
-            [nn.LayerNorm(width), nn.LayerNorm(width)],
-            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)),
-            dropout,
-        )
-        for _ in range(depth)
-    ]
+    blocks = _blocks(depth, width, nn.LayerNorm, lambda: _mixed(width), dropout=dropout)
     return Language(blocks, width, 256, nn.LayerNorm(width), dropout), _tokens(batch, length, 256)
 
 
@@ -198,30 +201,17 @@ def gpt_dropout(**sizes: int) -> Any:
 
 
 def llama(depth: int = 4, width: int = 128, batch: int = 8, length: int = 128) -> Any:
-    blocks: list[nn.Module] = [
-        Block(Attention(width, 4, 2, rotate=True), [nn.RMSNorm(width), nn.RMSNorm(width)], Gated(width, 3 * width))
-        for _ in range(depth)
-    ]
+    blocks = _blocks(depth, width, nn.RMSNorm, lambda: Gated(width, 3 * width), shared=2, rotate=True)
     return Language(blocks, width, 256, nn.RMSNorm(width)), _tokens(batch, length, 256)
 
 
 def moe(depth: int = 3, width: int = 96, batch: int = 4, length: int = 96) -> Any:
-    blocks: list[nn.Module] = [
-        Block(Attention(width, 4), [nn.LayerNorm(width), nn.LayerNorm(width)], Experts(width, 2 * width, 4))
-        for _ in range(depth)
-    ]
+    blocks = _blocks(depth, width, nn.LayerNorm, lambda: Experts(width, 2 * width, 4))
     return Language(blocks, width, 256, nn.LayerNorm(width)), _tokens(batch, length, 256)
 
 
 def vit(depth: int = 4, width: int = 96, batch: int = 8, size: int = 64) -> Any:
-    blocks: list[nn.Module] = [
-        Block(
-            Attention(width, 4, causal=False),
-            [nn.LayerNorm(width), nn.LayerNorm(width)],
-            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)),
-        )
-        for _ in range(depth)
-    ]
+    blocks = _blocks(depth, width, nn.LayerNorm, lambda: _mixed(width), causal=False)
     return Images(Patches(8, width), blocks, width), _images(batch, size)
 
 

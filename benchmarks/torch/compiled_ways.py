@@ -5,8 +5,6 @@ writes a row for each. Plain ``torch.compile`` is compiled once, and takes turns
 asks for the settings of PyTorch's own knob that divide the model differently.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import statistics

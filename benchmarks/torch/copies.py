@@ -5,15 +5,13 @@ least that any plan needs. ``save_on_cpu`` copies all that autograd saves; check
 CPU, where tests run this, what is allocated includes the copies.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from benchmarks.frame import Column, Row, Table
+from benchmarks.frame import Column, Row, Table, columns
 from benchmarks.torch.subject import Subject
 
 TABLE = Table(
@@ -21,15 +19,10 @@ TABLE = Table(
     "Recompute, copy to the host, or both",
     (
         Column("method", "method"),
-        Column("budget_bytes", "budget", "bytes"),
-        Column("predicted_bytes", "predicted", "bytes"),
-        Column("allocated_bytes", "allocated", "bytes"),
-        Column("host_bytes", "host, predicted", "bytes"),
-        Column("predicted_s", "predicted, s", "number"),
-        Column("bound_s", "bound, s", "number"),
-        Column("step_s", "step, s", "number"),
-        Column("losses", "losses of 3 steps"),
-        Column("problem", "problem"),
+        *columns("bytes", budget_bytes="budget", predicted_bytes="predicted", allocated_bytes="allocated"),
+        *columns("bytes", host_bytes="host, predicted"),
+        *columns("number", predicted_s="predicted, s", bound_s="bound, s", step_s="step, s"),
+        *columns("text", losses="losses of 3 steps", problem="problem"),
     ),
 )
 _PLANS = {
@@ -75,15 +68,7 @@ def rows_of(
     *,
     quick: bool,
 ) -> Iterator[Row]:
-    """The rows: eager mode and PyTorch's ways, then plans.
-
-    Args:
-        subject: Makes the model, the same each time.
-        solve_s: Seconds for each plan.
-        left_s: Seconds left.
-        say: Tells progress.
-        quick: Whether one budget is enough.
-    """
+    """The rows: eager mode and PyTorch's ways, then plans, each in ``solve_s`` seconds; for one budget if ``quick``."""
     import torch
 
     plain = subject()

@@ -4,8 +4,6 @@ Peaks are by PyTorch's profiler, parameters included; times are medians of four 
 ``OMP_NUM_THREADS=1 python -m benchmarks.torch.distilbert``, with ``--small`` for a model of one layer.
 """
 
-from __future__ import annotations
-
 import copy
 import statistics
 import sys

@@ -6,8 +6,6 @@ measured on the device first (`remat profile`), so plans save time, not FLOPs. R
 missing; failed rows say why.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -17,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frame import Benchmark, Column, Row, Session, Table, described, perform
+from benchmarks.frame import Benchmark, Column, Row, Session, Table, columns, described, perform
 from benchmarks.page import keep
 from benchmarks.torch import copies, peers
 from benchmarks.torch.batches import Batches
@@ -45,12 +43,9 @@ TABLES = (
             Column("method", "method"),
             Column("allowed_bytes", "allowed", "bytes"),
             Column("ran", "ran"),
-            Column("predicted_bytes", "predicted", "bytes"),
-            Column("allocated_bytes", "allocated", "bytes"),
-            Column("reserved_bytes", "reserved", "bytes"),
+            *columns("bytes", predicted_bytes="predicted", allocated_bytes="allocated", reserved_bytes="reserved"),
             Column("step_s", "step, s", "number"),
-            Column("losses", "losses of 4 steps of Adam"),
-            Column("plan", "plan by"),
+            *columns("text", losses="losses of 4 steps of Adam", plan="plan by"),
         ),
     ),
     Table(
@@ -59,8 +54,7 @@ TABLES = (
         (
             Column("method", "method"),
             Column("allowed_bytes", "allowed", "bytes"),
-            Column("predicted", "predicted", "count"),
-            Column("measured", "measured", "count"),
+            *columns("count", predicted="predicted", measured="measured"),
             Column("problem", "problem"),
         ),
     ),
@@ -68,19 +62,13 @@ TABLES = (
         "peaks",
         "Predicted and measured: the zoo's models with measured costs",
         (
-            Column("model", "model"),
-            Column("budget", "budget"),
-            Column("predicted_bytes", "predicted", "bytes"),
-            Column("allocated_bytes", "allocated", "bytes"),
+            *columns("text", model="model", budget="budget"),
+            *columns("bytes", predicted_bytes="predicted", allocated_bytes="allocated"),
             Column("off", "allocated against predicted, %", "number"),
-            Column("taken_bytes", "reserved, predicted", "bytes"),
-            Column("reserved_bytes", "reserved", "bytes"),
-            Column("taken_off", "reserved against predicted, %", "number"),
-            Column("predicted_s", "predicted, s", "number"),
-            Column("step_s", "step, s", "number"),
+            *columns("bytes", taken_bytes="reserved, predicted", reserved_bytes="reserved"),
+            *columns("number", taken_off="reserved against predicted, %", predicted_s="predicted, s", step_s="step, s"),
             Column("recomputations", "recomputed", "count"),
-            Column("results", "results"),
-            Column("problem", "problem"),
+            *columns("text", results="results", problem="problem"),
         ),
     ),
     Table(
@@ -88,9 +76,7 @@ TABLES = (
         "The generated graph without recomputation, against eager",
         (
             Column("model", "model"),
-            Column("eager_s", "eager, s", "number"),
-            Column("step_s", "generated, s", "number"),
-            Column("overhead", "overhead, %", "number"),
+            *columns("number", eager_s="eager, s", step_s="generated, s", overhead="overhead, %"),
             Column("problem", "problem"),
         ),
     ),

@@ -1,7 +1,5 @@
 """The model of the comparison: a transformer whose blocks can be checkpointed in PyTorch's own ways."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

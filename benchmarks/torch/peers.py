@@ -9,8 +9,6 @@ budget of a remat row is the peak of the row named in "budget like", plus parame
 and workspaces that `remat profile` measures.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import statistics
@@ -18,9 +16,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table
+from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.measure import BenchmarkError
-from benchmarks.torch.devices import allocated_peak
+from benchmarks.torch.devices import allocated_peak, device_named
 
 ON = ("cpu", "cuda")
 _SIZES = {"cpu": (8, 256, 8, 8, 128), "cuda": (24, 1024, 16, 8, 1024)}
@@ -36,15 +34,10 @@ TABLES = (
         "peers",
         "",
         (
-            Column("device", "device"),
-            Column("method", "method"),
-            Column("like", "budget like"),
+            *columns("text", device="device", method="method", like="budget like"),
             Column("peak_bytes", "peak", "bytes"),
-            Column("step_s", "step, s", "number"),
-            Column("extra_flops", "recomputed FLOPs, %", "number"),
-            Column("extra_cost", "by elements too, %", "number"),
-            Column("gradients", "same gradients"),
-            Column("problem", "problem"),
+            *columns("number", step_s="step, s", extra_flops="recomputed FLOPs, %", extra_cost="by elements too, %"),
+            *columns("text", gradients="same gradients", problem="problem"),
         ),
     ),
 )
@@ -106,10 +99,12 @@ class Counted:
         from torch._dynamo.backends.common import aot_autograd
         from torch._functorch import config
 
+        from remat_cli.frontends.torch.compat.operators import flop_formula
         from remat_cli.frontends.torch.measure.costs import flops
 
         def compiler(graph: Any, _inputs: Any) -> Any:
-            self.flops += sum(flops(node) for node in graph.graph.nodes if node.op == "call_function" and _counts(node))
+            calls = [node for node in graph.graph.nodes if node.op == "call_function"]
+            self.flops += sum(flops(node) for node in calls if flop_formula(node.target) is not None)
             return make_boxed_func(graph.forward)
 
         def partition(*args: Any, **options: Any) -> Any:
@@ -118,13 +113,6 @@ class Counted:
 
         backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, partition_fn=partition)
         return torch.compile(module, backend=backend, dynamic=False)
-
-
-def _counts(node: Any) -> bool:
-    """Whether there is a formula for the operation: products and attention."""
-    from remat_cli.frontends.torch.compat.operators import flop_formula
-
-    return flop_formula(node.target) is not None
 
 
 def measured_sizes(graph: Any, device: str) -> Any:
@@ -162,18 +150,22 @@ def flop_counter() -> Any:
     return FlopCounterMode(display=False, custom_mapping={packet: counted(packet) for packet in packets})
 
 
-def formula_flops(plan: Any) -> float:
-    """FLOPs of a step by plan as :func:`flop_counter` counts them: only operations with a formula, at that cost."""
+def has_formula(node: Any) -> bool:
+    """Whether PyTorch counts the FLOPs of a graph's node: products, convolutions and attention."""
     from remat_cli.frontends.aten.program import TANGENTS
     from remat_cli.frontends.torch.codec import operator_named
     from remat_cli.frontends.torch.compat.operators import flop_formula
+
+    call = node.payload["call"]
+    return call != TANGENTS and flop_formula(operator_named(call)) is not None
+
+
+def formula_flops(plan: Any) -> float:
+    """FLOPs of a step by plan as :func:`flop_counter` counts them: only operations with a formula, at that cost."""
     from remat_cli.plan.model import Compute
 
-    def counts(call: str) -> bool:
-        return call != TANGENTS and flop_formula(operator_named(call)) is not None
-
     nodes = [plan.graph.nodes[s.node] for s in plan.statements if isinstance(s, Compute)]
-    return float(sum(node.cost for node in nodes if counts(node.payload["call"])))
+    return float(sum(node.cost for node in nodes if has_formula(node)))
 
 
 class Bench:
@@ -181,6 +173,7 @@ class Bench:
 
     def __init__(self, model: Any, x: Any, device: str, times: int) -> None:
         self.model, self.x, self.device, self.times = model, x, device, times
+        self.device_wait = device_named(device).wait
         self.sized: Any = None
         self.wanted = self.gradients(model, model)
         self.eager_flops = self.flops("plain")
@@ -253,17 +246,11 @@ class Bench:
         return row | {"extra_flops": self.extra(formula_flops(plan)), "extra_cost": round(100 * share, 2)}
 
     def timed(self, owner: Any, module: Any) -> float:
-        wait = self._wait()
-        wait()
+        self.device_wait()
         started = time.perf_counter()
         self.step(owner, module)
-        wait()
+        self.device_wait()
         return time.perf_counter() - started
-
-    def _wait(self) -> Callable[[], None]:
-        import torch
-
-        return torch.cuda.synchronize if self.device == "cuda" else lambda: None
 
     def peak(self, owner: Any, module: Any) -> int:
         """Most bytes that the allocator handed out during a step, without those that existed before."""

@@ -15,8 +15,6 @@ alone, and recomputation seems to cost less than it does.
 Needs transformers and diffusers, which remat does not.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
@@ -26,9 +24,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.frame import Column, Row, Session, Table, dump
+from benchmarks.frame import Column, Row, Session, Table, columns, dump
 from benchmarks.lanes import Cell, rows_of
-from benchmarks.measure import BenchmarkError, call
+from benchmarks.measure import call_or_fail
 from benchmarks.torch.devices import allocated_peak
 
 _NAMES = ("Llama", "BERT", "DiT", "ViT")
@@ -49,15 +47,10 @@ TABLES = (
         "times",
         "",
         (
-            Column("model", "model"),
-            Column("planned", "planned for"),
+            *columns("text", model="model", planned="planned for"),
             Column("budget_bytes", "budget", "bytes"),
-            Column("flops", "by FLOPs, %", "number"),
-            Column("predicted", "predicted, ms", "number"),
-            Column("measured", "measured, ms", "number"),
-            Column("ratio", "predicted/measured", "number"),
-            Column("share", "measured, % of a step", "number"),
-            Column("step_ms", "step without, ms", "number"),
+            *columns("number", flops="by FLOPs, %", predicted="predicted, ms", measured="measured, ms"),
+            *columns("number", ratio="predicted/measured", share="measured, % of a step", step_ms="step without, ms"),
         ),
         named_by=("model", "planned", "budget_bytes"),
     ),
@@ -149,22 +142,19 @@ def _Denoising(model: Any) -> Any:  # noqa: N802 - a module, made where torch is
 
 
 def run(session: Session) -> list[Row]:
-    names = _NAMES[: session.times(len(_NAMES))]
-    cells = [Cell(name, partial(_cell, name, session)) for name in names]
-    return [row for several in rows_of(session, cells) for row in several["rows"]]
-
-
-def _cell(name: str, session: Session) -> Row:
-    """The rows of one model, as one cell."""
     asked = {
         "folder": str(session.folder),
         "rounds": session.times(_ROUNDS),
         "solve_s": 1.0 if session.quick else _SOLVE_S,
     }
-    called = call("benchmarks.torch.times:measured", limit_s=_MOST_S, variables=_KEEPING, name=name, **asked)
-    if called.problem:
-        raise BenchmarkError(f"{name}: {called.problem}")
-    return {"rows": called.values}
+
+    def rows(name: str) -> list[Row]:
+        place = "benchmarks.torch.times:measured"
+        measured: list[Row] = call_or_fail(place, limit_s=_MOST_S, variables=_KEEPING, name=name, **asked).values
+        return measured
+
+    names = _NAMES[: session.times(len(_NAMES))]
+    return rows_of(session, [Cell(name, partial(rows, name)) for name in names])
 
 
 def measured(name: str, folder: str, rounds: int, solve_s: float) -> list[Row]:

@@ -137,8 +137,8 @@ quiet_option = click.option(
     "-q",
     "--quiet",
     is_flag=True,
-    help="Print only errors and the answer: no progress, no notes, and no report next to "
-    "a plan or an exit code that is the answer.",
+    help="Print only errors and the answer: no progress and no notes; where a plan or an exit code is the answer, "
+    "no report.",
 )
 library_option = click.option(
     "--library",

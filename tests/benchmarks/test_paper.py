@@ -242,6 +242,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
                     raise KeyboardInterrupt
                 measured.append(cell)
                 rows.append({"table": "t", "cell": cell})
+                session.measured.append(cell)
                 session.keep(rows)
         return rows
 

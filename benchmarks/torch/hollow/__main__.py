@@ -6,8 +6,6 @@ random generator. Kernels do nothing, so numbers in tensors and times mean nothi
 ``HOLLOW_WORKSPACE`` for every convolution. ``HOLLOW_DEVICES`` is the number of devices.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

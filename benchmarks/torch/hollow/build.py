@@ -1,7 +1,5 @@
 """Compiles ``runtime.c`` and ``driver.c``, and empty functions for all other symbols that PyTorch needs."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterable

@@ -31,7 +31,7 @@ Examples:
   remat compare graph.json --budgets 8GB,12GB,16GB --strategies auto,chen-sqrt,checkmate-lp --format csv
   remat compare graph.json --budgets 40%:90%:5% -o graph.svg --results graph.rows.jsonl
   remat compare graph.json --budgets 40%:90%:5% -o graph.html
-  remat compare graph.json --budgets 20%:80%:20% --links pcie4,pcie5,nvlink-c2c \
+  remat compare graph.json --budgets 20%:80%:20% --links pcie4,pcie5,nvlink-c2c \\
       --strategies 'offload,offload{recompute=false},offload{copy=false}'
 
 If a strategy has no plan, does not take the graph or fails, its cell says so. --results saves each row as it is

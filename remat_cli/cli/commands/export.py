@@ -75,11 +75,11 @@ def command(
     """Write the graph of a model.
 
     SOURCE names the model. zoo:NAME{option=value,...} is a known architecture. torch:FILE.py:NAME is your own model: a
-    function that returns (module, inputs) or (module, inputs, loss). remat calls it with tensors without memory in
-    place of large ones; if it reads their numbers, with real ones, and says so if they take much memory. If PyTorch
-    captures the step only in parts (it has graph breaks), -o step.json writes a graph for each part, step.0.json,
-    step.1.json and so on, and prints what crosses between them. torch: needs the extra remat[torch]. With --compiler
-    inductor the nodes are groups of operations that Inductor joins, and the plan is for torch.compile.
+    function that returns (module, inputs) or (module, inputs, loss). remat calls it with tensors that take
+    no memory in place of large ones; if it reads their numbers, again with real ones, and says so if they take much
+    memory. If PyTorch captures the step only in parts (it has graph breaks), -o step.json writes a graph for each part,
+    step.0.json, step.1.json and so on, and prints what crosses between them. torch: needs the extra remat[torch]. With
+    --compiler inductor the nodes are groups of operations that Inductor joins, and the plan is for torch.compile.
 
     jax:FILE.py:NAME is a function that returns (loss, arguments) or (loss, arguments, options): the step is
     jax.value_and_grad(loss, **options)(*arguments), with argnums or has_aux as options. Arguments are arrays or
@@ -89,10 +89,10 @@ def command(
     tf:FILE.py:NAME is a model of Keras or TensorFlow: a function that returns (model, batch) for a model that is
     compiled, (model, batch, loss), or (step, inputs). It needs the extra remat[tensorflow].
 
-    The costs of a step of PyTorch or JAX are times on the device at hand. How fast it is, is measured once, in two
-    seconds, and kept; the graph says it. REMAT_RATES names a file with the rates of another device. Those of TensorFlow
-    are FLOPs; remat profile measures times. Those of zoo:NAME are FLOPs; --cost roofline:NAME makes them times on a GPU
-    by its data sheet.
+    The costs of a step of PyTorch or JAX are times on the device at hand. Its speed is measured once, in two
+    seconds, and kept; the graph records it. REMAT_RATES names a file with the rates of another device. The costs of a
+    step of TensorFlow and of zoo:NAME are FLOPs: remat profile measures times, and --cost roofline:NAME computes those
+    of a GPU from its data sheet.
     """
     if listing:
         out = Output(color, quiet, file=output)
