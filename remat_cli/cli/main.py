@@ -40,6 +40,7 @@ _COMMANDS = {
     "check": "Replay plans: are they valid, and do they fit?",
     "diff": "Show what changed from one plan to another.",
     "compare": "Compare strategies at several budgets.",
+    "fits": "Say whether training fits into the memory of a card.",
     "max-batch": "Find the largest batch that fits into a memory.",
     "worth": "Say what more memory and a faster link to the host are worth.",
     "policy": "Find the best plan that another tool can carry out.",

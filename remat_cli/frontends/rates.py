@@ -209,10 +209,25 @@ MACHINES = {
         {"float32": 67e12, "float64": 34e12, "float16": 989.4e12, "bfloat16": 989.4e12},
         4800e9,
     ),
+    "a100-40gb": _stated(
+        "NVIDIA A100 SXM4 40GB",
+        {"float32": 19.5e12, "float64": 9.7e12, "float16": 312e12, "bfloat16": 312e12},
+        1555e9,
+    ),
+    "b200": _stated(
+        "NVIDIA B200 SXM 180GB",
+        {"float32": 75e12, "float64": 37e12, "float16": 2250e12, "bfloat16": 2250e12},
+        7700e9,
+    ),
     "t4": _stated("NVIDIA T4", {"float32": 8.1e12, "float16": 65e12}, 320e9),
     "a10": _stated("NVIDIA A10", {"float32": 31.2e12, "float16": 125e12, "bfloat16": 125e12}, 600e9),
     "l4": _stated("NVIDIA L4", {"float32": 30.3e12, "float16": 121e12, "bfloat16": 121e12}, 300e9),
+    "a6000": _stated("NVIDIA RTX A6000", {"float32": 38.7e12, "float16": 154.8e12, "bfloat16": 154.8e12}, 768e9),
     "l40s": _stated("NVIDIA L40S", {"float32": 91.6e12, "float16": 362e12, "bfloat16": 362e12}, 864e9),
+    "rtx3090": _stated("NVIDIA GeForce RTX 3090", {"float32": 35.6e12, "float16": 71e12, "bfloat16": 71e12}, 936e9),
+    "rtx5090": _stated(
+        "NVIDIA GeForce RTX 5090", {"float32": 104.8e12, "float16": 209.5e12, "bfloat16": 209.5e12}, 1792e9
+    ),
     "rtx4090": _stated(
         "NVIDIA GeForce RTX 4090", {"float32": 82.6e12, "float16": 165.2e12, "bfloat16": 165.2e12}, 1008e9
     ),

@@ -9,6 +9,8 @@ from remat_cli.frontends.source import Frame
 from remat_cli.frontends.torch.types import FxNode, Module
 
 _ROOT = re.compile(r"^L\[['\"][^'\"]*['\"]\]\.?")
+_STORED = re.compile(r"\.__dict__\[['\"]_modules['\"]\]")
+"""How PyTorch writes a submodule that a wrapper finds by ``__getattr__``, as the modules of peft do."""
 _ENTRY = re.compile(r"\.?(?:_modules)?\[['\"]?([^'\"\]]*)['\"]?\]")
 _ODD = re.compile(r"[^\w.\-]+")
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
@@ -30,7 +32,7 @@ def called_modules(nodes: Iterable[FxNode]) -> list[str]:
 
 def clean_path(path: str) -> str:
     """``L['self'].layer1[0].conv1`` as ``layer1.0.conv1``."""
-    dotted = _ENTRY.sub(r".\1", _ROOT.sub("", path))
+    dotted = _ENTRY.sub(r".\1", _ROOT.sub("", _STORED.sub("", path)))
     return _ODD.sub("_", dotted).strip("._")
 
 

@@ -1,0 +1,83 @@
+"""``remat fits``: whether training fits into the memory of a card."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from remat_cli.cli import params, search_options
+from remat_cli.cli.output import Output
+from remat_cli.cli.output_files import report_format
+from remat_cli.cli.progress import ProgressLine, showing
+from remat_cli.cli.session import current
+from remat_cli.errors import ExitCode
+from remat_cli.planning.options import SolveOptions
+from remat_cli.reports.fits import fits_json, fits_text
+
+_FORMATS = ("text", "json")
+_EPILOG = """\b
+Examples:
+  remat fits hf:./config.json --gpu h100 --batch 8 --length 4096 --dtype bfloat16
+  remat fits hf:./config.json --gpu 24GB --lora 16 --optimizer adamw-8bit
+  remat fits timm:vit_large_patch16_224 --gpu 24GB --batch 64 --largest
+  remat fits torchvision:resnet50 --gpu rtx4090 --batch 256 --dtype float16-mixed
+  remat fits torch:train.py:build --gpu a100-40gb --optimizer sgd-momentum
+  remat fits step.json --gpu 16GB
+
+Exits with 0 if a way to train fits, with 1 if it is proven that none does, and
+with 4 if time was too short to decide."""
+
+
+@click.command("fits", epilog=_EPILOG)
+@click.argument("source")
+@click.option("--gpu", required=True, metavar="NAME|SIZE", help="A card such as h100, or its memory: 24GB.")
+@click.option("--batch", type=click.IntRange(1), help="Sequences or images, of a model by name.  [default: 1]")
+@click.option("--length", type=click.IntRange(1), help="Tokens of a sequence.  [default: 2048, or all positions]")
+@click.option("--resolution", type=click.IntRange(1), help="Height and width of images.  [default: the model's own]")
+@click.option("--task", default="", metavar="TASK", help="For hf: causal-lm, ...  [default: from architectures]")
+@click.option("--dtype", default="", metavar="TYPE", help="float32, bfloat16, float16, or bfloat16-mixed for autocast.")
+@click.option("--lora", type=click.IntRange(0), default=0, metavar="RANK", help="Train adapters of this rank alone.")
+@click.option("--optimizer", default="adamw", show_default=True, metavar="NAME", help="adamw, adamw-8bit, sgd, ...")
+@click.option("--context", type=params.SIZE, help="Memory taken outside of the framework.  [default: 600MiB]")
+@click.option("--largest", is_flag=True, help="Also find the largest batch and the longest sequences.")
+@search_options.solver_option
+@click.option(
+    "--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for the searches."
+)
+@click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
+@search_options.seed_option
+@params.output_option
+@params.format_option(*_FORMATS, by_suffix=True)
+@params.quiet_option
+@params.color_option
+def command(source: str, gpu: str, **options: Any) -> int:
+    """Say whether training SOURCE fits into the memory of a card, and what it costs.
+
+    SOURCE is a model by name (hf:CONFIG for a configuration of Transformers, timm:NAME, torchvision:NAME,
+    diffusers:CONFIG), a function that builds a step (torch:FILE.py:NAME, jax:..., tf:...), an architecture of the zoo
+    (zoo:NAME), or the file of a graph. Weights take no memory, and nothing runs.
+
+    The answer is yes or no, with a table of the memory by what it is for: without recomputation, with every block
+    recomputed, with the best plan, and with the plan that needs the least.
+    """
+    from remat_cli.api.memory import CONTEXT, fits
+
+    format = report_format(options["output"], _FORMATS, options["format"])
+    out = Output(options["color"], options["quiet"], file=options["output"])
+    line = ProgressLine(1.0, current().started_s)
+    with showing(line, quiet=out.quiet):
+        answer = fits(
+            source,
+            gpu,
+            **{name: options[name] for name in ("batch", "length", "resolution", "task", "dtype", "lora", "largest")},
+            optimizer_name=options["optimizer"],
+            context=CONTEXT if options["context"] is None else options["context"],
+            options=search_options.solve_options(options, SolveOptions),
+            tell=out.note,
+        )
+    facts = answer.facts()
+    out.report(fits_json(facts) if format == "json" else fits_text(facts, out.style()))
+    if facts.chosen is not None:
+        return ExitCode.OK
+    return ExitCode.NO if facts.least_bytes > facts.memory_bytes else ExitCode.LIMIT

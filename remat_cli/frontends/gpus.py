@@ -1,0 +1,68 @@
+"""Cards by name: their memory, and their speed by the data sheet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat_cli.errors import UsageError
+from remat_cli.frontends.rates import MACHINES
+from remat_cli.registry import suggestion
+from remat_cli.units import as_size, format_bytes
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A card, or an amount of memory.
+
+    Attributes:
+        title: Its name, for reports.
+        memory_bytes: All its memory that PyTorch can see.
+        speed: Its name in :data:`.rates.MACHINES`; empty if only its memory is known.
+    """
+
+    title: str
+    memory_bytes: int
+    speed: str = ""
+
+
+_SEEN_GIB = {
+    "a10": 21.98,
+    "a100": 79.15,
+    "a100-40gb": 39.38,
+    "a6000": 47.40,
+    "b200": 178.35,
+    "h100": 79.10,
+    "h200": 139.71,
+    "l4": 21.95,
+    "l40s": 44.39,
+    "rtx3090": 23.56,
+    "rtx4090": 23.51,
+    "rtx5090": 31.33,
+    "t4": 14.56,
+    "v100": 15.77,
+    "v100-32gb": 31.73,
+}
+"""The least total capacity that PyTorch's reports of exhausted memory state for the card, in GiB. Drivers and error
+correction keep a part of what its name says, not the same on every machine."""
+_SAME_SPEED = {"a100-40gb": "a100-40gb", "v100-32gb": "v100"}
+
+
+def gpu(text: str) -> Gpu:
+    """The card of a name such as ``h100``, or an amount of memory such as ``24GB``.
+
+    Raises:
+        UsageError: If it is neither.
+    """
+    name = text.strip().lower().replace("_", "-").removeprefix("nvidia-")
+    if name in _SEEN_GIB:
+        speed = _SAME_SPEED.get(name, name)
+        return Gpu(MACHINES[speed].machine if speed == name else name.upper(), int(_SEEN_GIB[name] * _GIB), speed)
+    if name[:1].isdigit():
+        memory = as_size(text, "gpu")
+        return Gpu(format_bytes(memory), memory)
+    raise UsageError(
+        f'no card "{text}" is known',
+        hint=suggestion(name, list(_SEEN_GIB)) or f"known: {', '.join(_SEEN_GIB)}; or write its memory, as in 24GB",
+    )

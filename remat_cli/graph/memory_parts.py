@@ -1,0 +1,88 @@
+"""What the values of a training step are for: gradients of parameters, the loss, or results between layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any
+
+from remat_cli.graph.model import Graph, Phase
+
+
+class Part(StrEnum):
+    """A part of the memory of a training step."""
+
+    GRADIENTS = "gradients of parameters"
+    LOSS = "logits and loss"
+    FORWARD = "results of layers"
+    BACKWARD = "gradients of results"
+    WORKSPACE = "workspace"
+
+
+_PRODUCTS = frozenset(
+    (
+        *("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "convolution_backward", "embedding"),
+        *("embedding_dense_backward", "dot_general", "conv_general_dilated", "MatMul", "BatchMatMulV2", "Conv2D"),
+    )
+)
+"""Operations with weights: the last of them before the loss makes the logits."""
+
+
+def parts_of_values(graph: Graph) -> list[Part]:
+    """The part of every value of ``graph``, by index.
+
+    The *loss* takes what lies between the last operation with weights and the loss, in both directions: logits, their
+    copies in another type, probabilities, and the gradients of all these.
+    """
+    values = range(len(graph.size))
+    phases = [graph.nodes[graph.producer[v]].phase for v in values]
+    parts = [Part.BACKWARD if phase in {Phase.BACKWARD, Phase.UPDATE} else Part.FORWARD for phase in phases]
+    for value in _around_the_loss(graph):
+        parts[value] = Part.LOSS
+    for value in _gradients(graph):
+        parts[value] = Part.GRADIENTS
+    return parts
+
+
+def _around_the_loss(graph: Graph) -> set[int]:
+    losses = [i for i, node in enumerate(graph.nodes) if node.phase is Phase.LOSS]
+    chosen = {v for i in losses for v in graph.values_of(i)}
+    seen, waiting = set(losses), list(losses)
+    while waiting:  # back to the last operation with weights, whose result is the first value of the loss
+        for value in graph.nodes[waiting.pop()].inputs:
+            node = graph.producer[value]
+            chosen.add(value)
+            if node not in seen and graph.nodes[node].op not in _PRODUCTS:
+                seen.add(node)
+                waiting.append(node)
+    waiting = list(losses)
+    while waiting:  # and on to the first operation with weights that reads a gradient
+        for value in graph.values_of(waiting.pop()):
+            for node in graph.readers[value]:
+                backward = graph.nodes[node].phase is Phase.BACKWARD
+                if backward and node not in seen and graph.nodes[node].op not in _PRODUCTS:
+                    seen.add(node)
+                    chosen.update(graph.values_of(node))
+                    waiting.append(node)
+    return chosen
+
+
+def _gradients(graph: Graph) -> set[int]:
+    """The values that are, or show, the gradients of parameters; without metadata, outputs of the backward pass."""
+    results = graph.metadata.get("results") if isinstance(graph.metadata, dict) else None
+    if isinstance(results, list):
+        names = {name for r in results if isinstance(r, dict) and r.get("kind") == "gradient" for name in _named(r)}
+        return {v for v in graph.outputs if graph.value_name(v) in names}
+    return {v for v in graph.outputs if graph.nodes[graph.producer[v]].phase is Phase.BACKWARD}
+
+
+def _named(item: Any) -> Iterator[str]:
+    """The values that an expression in the metadata names."""
+    if isinstance(item, dict):
+        if isinstance(item.get("value"), str):
+            yield item["value"]
+        for inner in item.values():
+            yield from _named(inner)
+    elif isinstance(item, list):
+        for inner in item:
+            yield from _named(inner)

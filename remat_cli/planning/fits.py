@@ -1,0 +1,237 @@
+"""Whether a training step fits into a memory: without recomputation, with every block recomputed, with the best plan.
+
+The step's graph gets all that is in memory besides: the state of the optimizer, and parameters that the step does not
+read. The memory of a choice is the larger of two peaks: that of the forward and backward pass by its plan, as a caching
+allocator takes it from the device; and that of the optimizer's step, when gradients and temporary tensors are in memory
+and results of layers are not. What is taken outside of the framework (the context of the device) comes on top.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from remat_cli.control import Progress
+from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch
+from remat_cli.graph.memory_parts import Part, parts_of_values
+from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Plan, Scope, Statement
+from remat_cli.planning.least_peak import solve_smallest
+from remat_cli.planning.max_batch import MaxBatch
+from remat_cli.planning.options import SolveOptions
+from remat_cli.planning.solved import Solved
+from remat_cli.planning.solving import solve
+
+Reserved = Callable[[Graph, Sequence[Statement]], int]
+"""The bytes that the framework's allocator takes from the device for a loop of training steps by a plan."""
+TIME_LIMIT_S = 60.0
+"""Seconds for both searches together, if nothing is asked for."""
+_BEST_SHARE = 0.6
+"""Share of the time for the best plan within the memory; the rest is for the least memory."""
+_TIGHTENINGS = 3
+"""Most searches for the best plan, each within what the last one left after the gaps of the allocator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a training step needs.
+
+    Attributes:
+        graph: The graph of its forward and backward pass.
+        fixed: Bytes in memory all the time, by what they are; those of the graph's fixed memory among them.
+        context_bytes: Bytes that are taken outside of the framework.
+        update_bytes: Temporary bytes of the optimizer's step.
+        reserved: What the allocator takes; None where it takes what values need.
+    """
+
+    graph: Graph
+    fixed: Mapping[str, int]
+    context_bytes: int = 0
+    update_bytes: int = 0
+    reserved: Reserved | None = None
+
+    def __post_init__(self) -> None:
+        """Give the graph everything that is in memory all the time."""
+        whole = sum(self.fixed.values())
+        if whole != self.graph.fixed_memory:
+            object.__setattr__(self, "graph", replace(self.graph, fixed_memory=whole))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A way to train.
+
+    Attributes:
+        name: What is recomputed.
+        solved: Its plan, replayed.
+        parts: Bytes at the peak by what they are, without the context.
+        total_bytes: What it takes from the device, the context included.
+        in_update: Whether the optimizer's step takes the most.
+    """
+
+    name: str
+    solved: Solved
+    parts: Mapping[str, int]
+    total_bytes: int
+    in_update: bool
+
+    @property
+    def plan(self) -> Plan:
+        """Its plan."""
+        return self.solved.plan
+
+    @property
+    def overhead(self) -> float:
+        """Its cost over that of computing every node once, as a share."""
+        base = self.plan.graph.total_cost
+        return self.solved.report.replay.time / base - 1 if base > 0 else 0.0
+
+
+GAPS = "gaps of the allocator"
+UPDATE = "temporary tensors of the optimizer"
+WITHOUT, BLOCKS, BEST, LEAST = "no recomputation", "every block", "best plan", "least memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """Whether a training step fits, and how.
+
+    Attributes:
+        memory_bytes: The memory.
+        need: What the step needs.
+        choices: Ways to train, those that were found.
+        missing: Why there is no choice of a name, by name.
+        least_bytes: No plan in ``scope`` takes less from the device.
+        scope: The plans for which that is proven.
+        largest: The largest batch and the longest sequences, by what grows, if asked for.
+        wall_s: Seconds of the search.
+    """
+
+    memory_bytes: int
+    need: Need
+    choices: tuple[Choice, ...]
+    missing: Mapping[str, str]
+    least_bytes: int
+    scope: Scope
+    largest: Mapping[str, MaxBatch] = field(default_factory=dict)
+    wall_s: float = field(default=0.0, compare=False)
+
+    def choice(self, name: str) -> Choice | None:
+        """The way to train of that name, if it was found."""
+        return next((choice for choice in self.choices if choice.name == name), None)
+
+    @property
+    def chosen(self) -> Choice | None:
+        """The cheapest way to train that fits; None if none was found."""
+        fitting = [choice for choice in self.choices if choice.total_bytes <= self.memory_bytes]
+        return min(fitting, key=lambda choice: choice.overhead, default=None)
+
+    @property
+    def impossible(self) -> bool:
+        """Whether it is proven that no plan in ``scope`` fits."""
+        return self.least_bytes > self.memory_bytes
+
+
+def fits(
+    need: Need,
+    memory_bytes: int,
+    options: SolveOptions | None = None,
+    *,
+    listener: Callable[[Progress], None] | None = None,
+) -> Fits:
+    """Whether a step fits into a memory without recomputation, with that of every block, or with a plan.
+
+    Args:
+        need: What the step needs.
+        memory_bytes: The memory of the device.
+        options: How to solve; the time limit is for all searches together.
+        listener: Receives the progress, from any thread.
+
+    Raises:
+        Interrupted: If the search is interrupted before there is any answer.
+        SolverUnavailable, SolverFailed: From the solver.
+    """
+    began_s = time.monotonic()
+    asked = options or SolveOptions(time_limit_s=TIME_LIMIT_S)
+    room = memory_bytes - need.context_bytes
+    choices, missing = [], {}
+    for name, strategy in ((WITHOUT, "keep-all"), (BLOCKS, "every-n-layers{n=1}")):
+        try:
+            choices.append(choice_of(name, need, solve(need.graph, None, replace(asked, strategy=strategy))))
+        except StrategyMismatch as error:
+            missing[name] = error.message
+    if choices[0].total_bytes > memory_bytes:
+        try:
+            choices.append(_best(need, room, _within(asked, _BEST_SHARE), listener))
+        except Infeasible as error:
+            missing[BEST] = error.message
+        except LimitReached as error:
+            missing[BEST] = error.message
+    smallest = solve_smallest(need.graph, _within(asked, 1 - _BEST_SHARE), listener=listener)
+    least = choice_of(LEAST, need, smallest)
+    if least.total_bytes < min(choice.total_bytes for choice in choices):  # gaps may turn the order around
+        choices.append(least)
+    claim = smallest.plan.claim.peak
+    assert claim is not None  # every search for the least peak has one
+    floor = max(claim.lower_bound_bytes, _update_bytes(need))
+    return Fits(
+        memory_bytes,
+        need,
+        tuple(choices),
+        missing,
+        floor + need.context_bytes,
+        claim.scope,
+        wall_s=time.monotonic() - began_s,
+    )
+
+
+def _within(options: SolveOptions, share: float) -> SolveOptions:
+    if options.time_limit_s is None:
+        return options
+    return replace(options, time_limit_s=options.time_limit_s * share, started_s=None)
+
+
+def _best(need: Need, room: int, options: SolveOptions, listener: Callable[[Progress], None] | None) -> Choice:
+    """The cheapest plan whose memory, with the gaps of the allocator, is within ``room``.
+
+    Raises:
+        Infeasible, LimitReached: If none was found.
+    """
+    budget = room
+    began_s = time.monotonic()
+    for _ in range(_TIGHTENINGS):
+        left = options
+        if options.time_limit_s is not None:
+            left = replace(options, time_limit_s=max(1.0, options.time_limit_s - (time.monotonic() - began_s)))
+        choice = choice_of(BEST, need, solve(need.graph, budget, left, listener=listener))
+        over = choice.total_bytes - need.context_bytes - room
+        if over <= 0:
+            return choice
+        budget -= over
+    raise LimitReached("the plans that were found fit, but not with the gaps that the allocator leaves between tensors")
+
+
+def choice_of(name: str, need: Need, solved: Solved) -> Choice:
+    """A way to train by a plan, with what it takes from the device."""
+    replay = solved.report.replay
+    graph = solved.plan.graph
+    parts = dict(need.fixed)
+    parts |= dict.fromkeys((part.value for part in Part), 0)
+    parts_by_value = parts_of_values(graph)
+    for value, size in replay.residents:
+        parts[parts_by_value[value].value] += size
+    parts[Part.WORKSPACE.value] += replay.workspace_bytes
+    reserved = replay.peak_bytes if need.reserved is None else need.reserved(graph, solved.plan.statements)
+    parts[GAPS] = reserved - replay.peak_bytes
+    update = _update_bytes(need)
+    if update > reserved:
+        parts = dict(need.fixed) | {Part.GRADIENTS.value: update - graph.fixed_memory - need.update_bytes}
+        parts[UPDATE] = need.update_bytes
+    shown = {name: size for name, size in parts.items() if size}
+    return Choice(name, solved, shown, max(reserved, update) + need.context_bytes, update > reserved)
+
+
+def _update_bytes(need: Need) -> int:
+    """What is in memory during the optimizer's step: all that stays, the outputs of the step, temporary tensors."""
+    return need.graph.fixed_memory + sum(need.graph.size[v] for v in need.graph.outputs) + need.update_bytes

@@ -1,0 +1,235 @@
+"""The answer of ``remat fits``: yes or no first, then bytes by what they are for, prices, and what to change first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from remat_cli.plan.comparison import BatchFacts
+from remat_cli.plan.model import Scope
+from remat_cli.reports.documents import document_json
+from remat_cli.reports.style import Style, fields, render, title
+from remat_cli.reports.table import Column, Table
+from remat_cli.reports.words import cost_words, percent_over, size_column
+from remat_cli.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+CONTEXT = "context of the device"
+_TOTAL = "taken from the device"
+_AMONG = {Scope.ANY_ORDER: "in any order of operations", Scope.DOCUMENT_ORDER: "in this order of operations"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceFacts:
+    """A way to train.
+
+    Attributes:
+        name: What is recomputed.
+        parts: Bytes by what they are for, without the context of the device.
+        total_bytes: All bytes that it takes from the device.
+        cost: What a step costs, in the unit of the graph.
+        lower_bound: No plan within the memory costs less; None if nothing is known.
+    """
+
+    name: str
+    parts: Mapping[str, int]
+    total_bytes: int
+    cost: float
+    lower_bound: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FitsFacts:
+    """Whether a training step fits into the memory of a card.
+
+    Attributes:
+        title: The model.
+        sizes: Its batch, in words.
+        optimizer: The optimizer.
+        card: The card, or its memory.
+        memory_bytes: Its memory.
+        context_bytes: What is taken outside of the framework.
+        cost_unit: Unit of all costs.
+        base_cost: What a step costs without recomputation.
+        choices: Ways to train.
+        missing: Why a way to train was not found, by its name.
+        least_bytes: No plan in ``scope`` takes less from the device.
+        scope: The plans for which that is proven.
+        assumptions: What was assumed, in sentences.
+        advice: What would free memory, in bytes and in words, the most first.
+        largest: The largest batch and the longest sequences, by what grows.
+    """
+
+    title: str
+    sizes: str
+    optimizer: str
+    card: str
+    memory_bytes: int
+    context_bytes: int
+    cost_unit: str
+    base_cost: float
+    choices: tuple[ChoiceFacts, ...]
+    missing: Mapping[str, str]
+    least_bytes: int
+    scope: Scope
+    assumptions: tuple[str, ...]
+    advice: tuple[tuple[int, str], ...]
+    largest: Mapping[str, BatchFacts]
+
+    @property
+    def chosen(self) -> ChoiceFacts | None:
+        """The cheapest way to train that fits; None if none was found."""
+        fitting = [choice for choice in self.choices if choice.total_bytes <= self.memory_bytes]
+        return min(fitting, key=lambda choice: choice.cost, default=None)
+
+    def over(self, cost: float) -> float:
+        """A cost over that without recomputation, as a share."""
+        return cost / self.base_cost - 1 if self.base_cost > 0 else 0.0
+
+
+def fits_text(facts: FitsFacts, style: Style) -> str:
+    """The answer for people."""
+    from rich.text import Text
+
+    word, why, look = _verdict(facts)
+    parts: list[RenderableType] = [
+        Text.assemble((word, look), style.clean(f": {why}")),
+        fields([("model", f"{facts.title}; {facts.sizes}; {facts.optimizer}"), *_speed(facts)], style),
+        title("Memory", f"  {facts.card}: {format_bytes(facts.memory_bytes)}"),
+        _columns(facts, style),
+    ]
+    rows = [("at least", _floor(facts))]
+    rows += [("no plan" if name == "best plan" else name, reason) for name, reason in facts.missing.items()]
+    rows += [(f"largest {name}", _largest(one)) for name, one in facts.largest.items()]
+    rows += [("assumed", sentence) for sentence in facts.assumptions]
+    parts += ["", fields(rows, style)]
+    if facts.advice:
+        advised = [(format_bytes(size), sentence) for size, sentence in facts.advice]
+        parts += [title("What to change first"), fields(advised, style)]
+    return render(style, *parts)
+
+
+def _verdict(facts: FitsFacts) -> tuple[str, str, str]:
+    """Yes, no or unknown; why; and its look."""
+    chosen, memory = facts.chosen, format_bytes(facts.memory_bytes)
+    if chosen is None and facts.least_bytes > facts.memory_bytes:
+        short = format_bytes(facts.least_bytes - facts.memory_bytes)
+        least = format_bytes(facts.least_bytes)
+        return "no", f"no plan fits, since each takes {least} or more, {short} too much for {memory}", "bold red"
+    if chosen is None:
+        nearest = min(facts.choices, key=lambda choice: choice.total_bytes)
+        takes = format_bytes(nearest.total_bytes)
+        return "not known", f"the least that was found takes {takes}, and {memory} is not refuted", "bold yellow"
+    takes = format_bytes(chosen.total_bytes)
+    if chosen.cost <= facts.base_cost or chosen.name == facts.choices[0].name:
+        return "yes", f"without recomputation it takes {takes} of {memory}", "bold green"
+    over = percent_over(facts.over(chosen.cost))
+    bound = (
+        ""
+        if chosen.lower_bound is None
+        else f"; no plan costs less than +{percent_over(facts.over(chosen.lower_bound))}"
+    )
+    return "yes", f"with recomputation ({chosen.name}) it takes {takes} of {memory}, at +{over}{bound}", "bold green"
+
+
+def _speed(facts: FitsFacts) -> list[tuple[str, str]]:
+    if facts.cost_unit != "us":
+        return []
+    time = cost_words(facts.base_cost, facts.cost_unit)
+    return [("step", f"{time} without recomputation, by the data sheet of {facts.card}: a real one takes longer")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of the table: a name, and a text for each choice."""
+
+    name: str
+    texts: Sequence[str]
+    look: str = ""
+
+
+def _columns(facts: FitsFacts, style: Style) -> RenderableType:
+    choices = facts.choices
+    names = list(dict.fromkeys(name for choice in choices for name in choice.parts))
+    rows = [(name, [choice.parts.get(name) for choice in choices]) for name in names]
+    rows.append((CONTEXT, [facts.context_bytes for _ in choices]))
+    rows.append((_TOTAL, [choice.total_bytes for choice in choices]))
+    texts = iter(size_column([size for _, sizes in rows for size in sizes if size is not None]))
+    lines = [_Line(name, [next(texts) if size is not None else "" for size in sizes]) for name, sizes in rows]
+    lines[-1] = replace(lines[-1], look="bold")
+    lines.append(_Line("time of a step", [_over(facts, choice) for choice in choices]))
+    fit = [style.glyph("✓ fits", "fits") if c.total_bytes <= facts.memory_bytes else _excess(facts, c) for c in choices]
+    lines.append(_Line("", fit))
+
+    def column(at: int) -> Column[_Line]:
+        return Column(choices[at].name, lambda line: line.texts[at], look=lambda line: line.look)
+
+    first: Column[_Line] = Column("", lambda line: line.name, numeric=False, look=lambda line: line.look)
+    return Table([first, *map(column, range(len(choices)))], lines).text(style)
+
+
+def _over(facts: FitsFacts, choice: ChoiceFacts) -> str:
+    over = facts.over(choice.cost)
+    return f"+{percent_over(over)}" if over > 0 else "1"
+
+
+def _excess(facts: FitsFacts, choice: ChoiceFacts) -> str:
+    return f"{format_bytes(choice.total_bytes - facts.memory_bytes)} over"
+
+
+def _floor(facts: FitsFacts) -> str:
+    proof = _AMONG.get(facts.scope, facts.scope.value)
+    return f"{format_bytes(facts.least_bytes)}: proven for every plan {proof}, with whole operations"
+
+
+def _largest(one: BatchFacts) -> str:
+    larger = f"{one.impossible:,} is proven impossible"
+    between = "" if one.impossible == one.found + 1 else "; between them no plan was found"
+    without = f"{one.without:,} without recomputation; " if one.without else ""
+    return f"{one.found:,} at one more forward pass ({without}{larger}{between}); bytes on the line through two sizes"
+
+
+def fits_document(facts: FitsFacts) -> dict[str, Any]:
+    """As JSON values, ``remat-fits/1`` (schemas/fits-v1.json). Costs are in the cost unit, memory in bytes."""
+    chosen = facts.chosen
+    return {
+        "schema": "remat-fits/1",
+        "model": facts.title,
+        "sizes": facts.sizes,
+        "optimizer": facts.optimizer,
+        "card": facts.card,
+        "memory": facts.memory_bytes,
+        "context": facts.context_bytes,
+        "fits": None if chosen is None and facts.least_bytes <= facts.memory_bytes else chosen is not None,
+        "chosen": None if chosen is None else chosen.name,
+        "least_memory": facts.least_bytes,
+        "scope": facts.scope.value,
+        "cost_unit": facts.cost_unit,
+        "no_remat_cost": facts.base_cost,
+        "choices": [
+            {
+                "name": choice.name,
+                "memory": choice.total_bytes,
+                "parts": dict(choice.parts),
+                "cost": choice.cost,
+                "lower_bound": choice.lower_bound,
+                "fits": choice.total_bytes <= facts.memory_bytes,
+            }
+            for choice in facts.choices
+        ],
+        "missing": dict(facts.missing),
+        "assumptions": list(facts.assumptions),
+        "advice": [{"bytes": size, "sentence": sentence} for size, sentence in facts.advice],
+        "largest": {
+            name: {"found": one.found, "without_remat": one.without, "impossible_from": one.impossible}
+            for name, one in facts.largest.items()
+        },
+    }
+
+
+def fits_json(facts: FitsFacts) -> str:
+    """The answer as JSON text."""
+    return document_json(fits_document(facts))
