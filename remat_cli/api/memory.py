@@ -1,60 +1,33 @@
 """Whether training fits into the memory of a card, from the name of a model or from a graph."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from remat_cli.api.arguments import as_text, as_whole
-from remat_cli.api.documents import Source, as_graph
+from remat_cli.api.arguments import as_text, as_whole, options_of
+from remat_cli.api.documents import Source
+from remat_cli.api.steps import Captured, Model, captured_step
 from remat_cli.control import Progress
-from remat_cli.errors import Infeasible, LimitReached, UsageError
-from remat_cli.frontends.gpus import Gpu, gpu
+from remat_cli.errors import Infeasible, LimitReached, UsageError, wrong_type
+from remat_cli.frontends import gpus, optimizers
+from remat_cli.frontends.gpus import Gpu
 from remat_cli.frontends.messages import Tell, tell_stderr
-from remat_cli.frontends.optimizers import Optimizer, Parameter, optimizer
+from remat_cli.frontends.optimizers import Optimizer
 from remat_cli.graph.batched import Batched
-from remat_cli.graph.memory_parts import Part, parts_of_values
+from remat_cli.graph.memory_parts import Part
 from remat_cli.graph.model import Graph
 from remat_cli.planning import fits as answers
 from remat_cli.planning.fits import Fits, Need, Reserved
-from remat_cli.planning.max_batch import MaxBatch, one_forward
-from remat_cli.planning.max_batch_graphs import max_batch_of
+from remat_cli.planning.max_batch import MaxBatch, max_batch_of, one_forward
 from remat_cli.planning.options import SolveOptions
 from remat_cli.reports.fits import ChoiceFacts, FitsFacts
 from remat_cli.tracebacks import door
-from remat_cli.units import as_size
+from remat_cli.units import as_size, format_bytes
 
 CONTEXT = "600MiB"
-"""What CUDA takes for its context and PyTorch's kernels before the first tensor: 450 to 600 MiB, by card and driver."""
-LIBRARIES = ("hf", "timm", "torchvision", "diffusers")
-"""Schemes of models that libraries know by name."""
-_FUNCTIONS = ("torch", "jax", "tf")
+"""What is assumed for the context of the device and the code of kernels, which no allocator of a framework counts."""
+DEFAULT = "adamw"
 _BY_SHAPE = ("adafactor", "adamw-8bit")
 """Optimizers whose state depends on the shapes of parameters."""
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A training step whose memory is asked for.
-
-    Attributes:
-        source: Where it comes from, see :func:`fits`.
-        batch: Sequences or images; None for 1, or what the source says.
-        length: Tokens of a sequence.
-        resolution: Height and width of images.
-        task: What the model is trained for, as ``causal-lm``.
-        dtype: Type of the parameters, as ``bfloat16``; ``-mixed`` behind it for autocast.
-        lora: Rank of adapters that are trained alone; 0 for none.
-    """
-
-    source: str
-    batch: int | None = None
-    length: int | None = None
-    resolution: int | None = None
-    task: str = ""
-    dtype: str = ""
-    lora: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +41,7 @@ class Answer:
         sizes: The batch as it was captured, in words.
         assumptions: What was assumed, in sentences.
         advice: What would free memory, in bytes and in words, the most first.
+        by_sheet: Whether costs are times by the data sheet of the card.
         fits: The answer.
     """
 
@@ -77,6 +51,7 @@ class Answer:
     sizes: str
     assumptions: tuple[str, ...]
     advice: tuple[tuple[int, str], ...]
+    by_sheet: bool
     fits: Fits
 
     def facts(self) -> FitsFacts:
@@ -99,6 +74,7 @@ class Answer:
             sizes=self.sizes,
             optimizer=self.optimizer,
             card=self.gpu.title,
+            times_of=f"the data sheet of {self.gpu.title}: a real one takes longer" if self.by_sheet else "the graph",
             memory_bytes=answer.memory_bytes,
             context_bytes=answer.need.context_bytes,
             cost_unit=graph.cost_unit,
@@ -116,7 +92,7 @@ class Answer:
 @door
 def fits(
     source: str | Graph | Source,
-    gpu_name: str,
+    gpu: str,
     *,
     batch: int | None = None,
     length: int | None = None,
@@ -124,7 +100,7 @@ def fits(
     task: str = "",
     dtype: str = "",
     lora: int = 0,
-    optimizer_name: str = "adamw",
+    optimizer: str = "",
     context: str | float = CONTEXT,
     largest: bool = False,
     options: SolveOptions | None = None,
@@ -137,14 +113,15 @@ def fits(
         source: ``hf:config.json`` (a configuration of Transformers: its file, folder, or name on the hub),
             ``timm:NAME``, ``torchvision:NAME``, ``diffusers:config.json``, ``torch:FILE.py:NAME`` (also ``jax:`` and
             ``tf:``), ``zoo:NAME``; or a graph, its file or its data.
-        gpu_name: A card such as ``h100``, or its memory such as ``24GB``.
+        gpu: A card such as ``h100``, or its memory such as ``24GB``.
         batch: Sequences or images, of a model by name.
         length: Tokens of a sequence, of a model of Transformers.
         resolution: Height and width of images.
         task: What a model of Transformers is trained for, such as ``causal-lm``.
         dtype: Type of the parameters: ``float32``, ``bfloat16`` or ``float16``; with ``-mixed`` they stay in float32.
         lora: Rank of the adapters that are trained alone; 0 to train everything. For models of PyTorch.
-        optimizer_name: A key of :data:`remat_cli.frontends.optimizers.OPTIMIZERS`.
+        optimizer: A key of :data:`remat_cli.frontends.optimizers.OPTIMIZERS`; by default ``adamw`` where the
+            parameters are known, and else none.
         context: What is taken outside of the framework, in bytes or as text.
         largest: Whether to look for the largest batch and the longest sequences, too. For models by name.
         options: How to solve; by default for at most a minute.
@@ -158,61 +135,63 @@ def fits(
         CaptureFailed: If the step cannot be captured.
         Interrupted, SolverUnavailable, SolverFailed: From the searches.
     """
-    card, chosen = gpu(as_text(gpu_name, "gpu")), optimizer(as_text(optimizer_name, "optimizer"))
+    card = gpus.gpu(as_text(gpu, "gpu"))
+    optimizers.optimizer(as_text(optimizer, "optimizer") or DEFAULT)  # refused before much is done
     context_bytes = as_size(context, "context")
     for name, number in {"batch": batch, "length": length, "resolution": resolution}.items():
         if number is not None:
             as_whole(number, name)
-    asked = Model(source if isinstance(source, str) else "", batch, length, resolution, task, dtype, lora)
-    step = _step(source, asked, card, tell)
-    if optimizer_name in _BY_SHAPE and not step.shapes_known:
+    if not isinstance(largest, bool):
+        raise wrong_type("largest", largest, "True or False")
+    asked = Model(
+        source if isinstance(source, str) else "",
+        batch,
+        length,
+        resolution,
+        as_text(task, "task"),
+        as_text(dtype, "dtype"),
+        as_whole(lora, "lora", 0),
+    )
+    options = options_of(options, SolveOptions(time_limit_s=answers.TIME_LIMIT_S))
+
+    def activity(progress: Progress) -> None:
+        if listener is not None:
+            listener(Progress(progress.activity))  # the cost of what will be captured is not known to the listener
+
+    activity(Progress("capturing the step"))
+    step = captured_step(source, asked, card, tell)
+    if optimizer and not step.parameters:
+        raise UsageError(
+            "this graph does not tell which bytes are parameters, so the state of an optimizer is not known",
+            hint="leave the optimizer out: the fixed memory of the graph holds its state",
+        )
+    chosen = optimizers.optimizer(optimizer or (DEFAULT if step.parameters else "none"))
+    if optimizer in _BY_SHAPE and not step.shapes_known:
         raise UsageError(
             f"the state of {chosen.title} depends on the shapes of parameters, which this graph does not tell",
-            hint="take another optimizer, or export the graph from a framework",
+            hint="take another optimizer, or give the function or the name that the graph was made from",
         )
 
     def need(one: Captured) -> Need:
         return _need(one, chosen, context_bytes)
 
-    answer = answers.fits(need(step), card.memory_bytes, options, listener=listener)
+    answer = answers.fits(need(step), card.memory_bytes, options, listener=activity)
     if largest:
-        answer = _with_largest(answer, step, need, options)
-    advice = _advice(answer, step, asked, optimizer_name)
-    return Answer(step.title, card, chosen.title, step.sizes, step.assumptions, advice, answer)
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """A training step as a graph, and what the graph does not say.
-
-    Attributes:
-        title: The model.
-        graph: Its graph.
-        parameters: All its parameters, those that the step does not read among them.
-        buffer_bytes: Bytes of its buffers.
-        shapes_known: Whether the shapes of parameters are known, and not only the bytes of their gradients.
-        sizes: The batch, in words.
-        assumptions: What was assumed.
-        resized: Captures the step again with another size, of the names of ``by``.
-        by: The sizes that can be changed, and what each is now.
-    """
-
-    title: str
-    graph: Graph
-    parameters: tuple[Parameter, ...]
-    buffer_bytes: int
-    shapes_known: bool
-    sizes: str
-    assumptions: tuple[str, ...] = ()
-    resized: Callable[[str, int], Captured] | None = None
-    by: tuple[tuple[str, int, int | None], ...] = ()
+        answer = _with_largest(answer, step, need, options, activity)
+    advice = _advice(answer, step, asked, optimizer or DEFAULT)
+    assumptions = (*step.assumptions, f"the context of the device takes {format_bytes(context_bytes)}")
+    if answer.need.reserved is None:
+        assumptions += ("an allocator leaves no gaps between tensors",)
+    return Answer(step.title, card, chosen.title, step.sizes, assumptions, advice, step.by_sheet, answer)
 
 
 def _need(step: Captured, chosen: Optimizer, context_bytes: int) -> Need:
     graph, parameters = step.graph, step.parameters
     fixed = {"parameters": sum(p.size for p in parameters)}
     fixed["buffers"] = step.buffer_bytes
-    fixed["inputs"] = max(0, graph.fixed_memory - _read_bytes(graph, sum(fixed.values())))
+    fixed["inputs" if parameters else "fixed memory"] = max(
+        0, graph.fixed_memory - _read_bytes(graph, sum(fixed.values()))
+    )
     fixed[f"state of {chosen.title}"] = chosen.state_bytes(parameters)
     reserved: Reserved | None = None
     if isinstance(graph.metadata, dict) and graph.metadata.get("frontend") == "torch":
@@ -230,111 +209,13 @@ def _read_bytes(graph: Graph, otherwise: int) -> int:
     return sum(p["bytes"] for p in places if p["kind"] in {"parameter", "buffer"})
 
 
-def _step(source: str | Graph | Source, asked: Model, card: Gpu, tell: Tell) -> Captured:
-    """The step of a source."""
-    scheme = asked.source.partition(":")[0] if ":" in asked.source else ""
-    cost = f"roofline:{card.speed}" if card.speed else "flops"
-    if scheme in LIBRARIES:
-        return _by_name(asked, cost, tell)
-    if scheme == "torch":
-        _refuse(asked, "the function decides", ("batch", "length", "resolution", "task"))
-        return _of_function(asked, cost, tell)
-    _refuse(asked, "the graph has its own", ("batch", "length", "resolution", "task", "dtype", "lora"))
-    if scheme == "zoo":
-        from remat_cli.api.frameworks import build_graph
-
-        return _of_graph(build_graph(asked.source.partition(":")[2], cost=cost))
-    if scheme in _FUNCTIONS:
-        from remat_cli.api.frameworks import _exported
-
-        [graph] = _exported(scheme, asked.source.partition(":")[2], "cpu", cost)
-        return _of_graph(graph)
-    return _of_graph(as_graph(source, "source"))
-
-
-def _refuse(asked: Model, reason: str, names: Sequence[str]) -> None:
-    for name in names:
-        if getattr(asked, name):
-            raise UsageError(f"{name} is for models by name; {reason}", hint="leave it out")
-
-
-def _of_graph(graph: Graph) -> Captured:
-    """The step of a graph: its trained parameters are as large as the gradients that it returns."""
-    parts = parts_of_values(graph)
-    gradients = [graph.size[v] for v in graph.outputs if parts[v] is Part.GRADIENTS]
-    parameters = tuple(Parameter((size,), 1) for size in gradients)
-    if sum(gradients) > graph.fixed_memory:  # the graph has no parameters of its own in its fixed memory
-        raise UsageError(
-            "the gradients that the graph returns are larger than its fixed memory, so the parameters are not in it",
-            hint="say in fixed_memory how many bytes parameters and inputs take",
-        )
-    return Captured(graph.name or "graph", graph, parameters, 0, False, "the batch of the graph")
-
-
-def _of_function(asked: Model, cost: str, tell: Tell) -> Captured:
-    from remat_cli.frontends.source import load_function
-    from remat_cli.frontends.torch.installed import require_present
-    from remat_cli.frontends.torch.named import adapted, float_types
-
-    require_present("cpu")
-    text = asked.source.partition(":")[2]
-    function = load_function(text, "torch")
-    dtype = float_types(asked.dtype)
-
-    def build() -> tuple[Any, ...]:
-        module, *others = function()
-        return (adapted(module, dtype, asked.lora) if asked.dtype or asked.lora else module, *others)
-
-    return _captured(build, text.rpartition(":")[2], asked.source, "the batch of the function", cost, tell)
-
-
-def _by_name(asked: Model, cost: str, tell: Tell) -> Captured:
-    from remat_cli.frontends.torch.installed import require_present
-    from remat_cli.frontends.torch.named import NamedModel, NameOptions, named_model
-
-    require_present("cpu")
-    options = NameOptions(asked.batch or 1, asked.length, asked.resolution, asked.task, asked.dtype, asked.lora)
-    model = named_model(asked.source, options)
-
-    def captured(model: NamedModel) -> Captured:
-        sizes = model.sizes
-        words = f"{sizes.batch:,} x {sizes.length:,} tokens" if sizes.length else f"{sizes.batch:,} images"
-        words += "" if sizes.length else f" of {sizes.resolution} x {sizes.resolution} pixels"
-        step = _captured(model.build, model.title, asked.source, words, cost, tell)
-        axes: list[tuple[str, int, int | None]] = [("batch", sizes.batch, None)]
-        if sizes.length:
-            axes.append(("length", sizes.length, model.most_length))
-        assumed = (*model.assumptions, *((f"parameters are {model.dtype}",) if not asked.dtype else ()))
-        return replace(
-            step,
-            assumptions=assumed,
-            by=tuple(axes),
-            resized=lambda name, number: captured(model.resized(**{name: number})),
-        )
-
-    return captured(model)
-
-
-def _captured(
-    build: Callable[[], tuple[Any, ...]], title: str, source: str, sizes: str, cost: str, tell: Tell
-) -> Captured:
-    """The graph of what ``build`` returns, with its parameters as they were when it was built."""
-    from remat_cli.frontends.torch.export import export_model
-    from remat_cli.frontends.torch.named import contents
-
-    seen: list[tuple[tuple[Parameter, ...], int]] = []
-
-    def recording() -> tuple[Any, ...]:
-        built = build()
-        seen.append(contents(built[0]))
-        return built
-
-    graph = export_model(recording, title, source, cost=cost, tell=tell)
-    parameters, buffer_bytes = seen[-1]
-    return Captured(title, graph, parameters, buffer_bytes, True, sizes)
-
-
-def _with_largest(answer: Fits, step: Captured, need: Callable[[Captured], Need], options: SolveOptions | None) -> Fits:
+def _with_largest(
+    answer: Fits,
+    step: Captured,
+    need: Callable[[Captured], Need],
+    options: SolveOptions,
+    listener: Callable[[Progress], None],
+) -> Fits:
     """The answer with the largest batch and the longest sequences."""
     if step.resized is None:
         raise UsageError("only a model by name can be captured with other batches", hint="leave largest out")
@@ -342,10 +223,10 @@ def _with_largest(answer: Fits, step: Captured, need: Callable[[Captured], Need]
     for name, now, most in step.by:
         other = now * 2 if most is None or now * 2 <= most else now // 2
         family = Batched.of([(now, need(step).graph), (other, need(step.resized(name, other)).graph)])
-        limits = options or SolveOptions(time_limit_s=answers.TIME_LIMIT_S / 2)
-        room = answer.memory_bytes - answer.need.context_bytes
+        gaps = min(choice.parts.get(answers.GAPS, 0) for choice in answer.choices)
+        room = answer.memory_bytes - answer.need.context_bytes - gaps
         try:
-            results[name] = max_batch_of(family, room, limit=one_forward, options=limits)
+            results[name] = max_batch_of(family, room, limit=one_forward, options=options, listener=listener)
         except (Infeasible, LimitReached):
             continue
     return replace(answer, largest=results)
@@ -367,9 +248,9 @@ def _advice(answer: Fits, step: Captured, asked: Model, optimizer_name: str) -> 
         changes.append(
             (parts.get(Part.LOSS.value, 0), "are logits and loss: compute the loss for a part of the tokens at a time")
         )
-    state = optimizer(optimizer_name)
+    state = optimizers.optimizer(optimizer_name)
     if optimizer_name in {"adam", "adamw", "adam-fused", "adamw-fused"} and step.shapes_known:
-        spared = state.state_bytes(trained) - optimizer("adamw-8bit").state_bytes(trained)
+        spared = state.state_bytes(trained) - optimizers.optimizer("adamw-8bit").state_bytes(trained)
         changes.append((spared, "less state with --optimizer adamw-8bit"))
     if tightest.in_update:
         changes.append(
@@ -379,7 +260,8 @@ def _advice(answer: Fits, step: Captured, asked: Model, optimizer_name: str) -> 
         spared = sum(p.size for p in trained) + state.state_bytes(trained)
         changes.append((spared, "are gradients and state: adapters (--lora 16) need next to none of them"))
     wide = [p for p in trained if p.item_bytes == 4]
-    if step.shapes_known and wide and not asked.dtype.endswith("-mixed"):
+    mostly_wide = 2 * sum(p.size for p in wide) > sum(p.size for p in step.parameters)
+    if step.shapes_known and mostly_wide and not asked.dtype.endswith("-mixed"):
         spared = (2 * sum(p.size for p in wide) + state.state_bytes(wide)) // 2
         changes.append((spared, "less for parameters, gradients and state with --dtype bfloat16"))
     return tuple(sorted((change for change in changes if change[0] > 0), reverse=True)[:_SHOWN])

@@ -1,7 +1,5 @@
 """Cards by name: their memory, and their speed by the data sheet."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from remat_cli.errors import UsageError

@@ -4,8 +4,6 @@ Sizes are those of ``torch.optim`` with its defaults on a GPU, where ``foreach``
 of a type at once: their temporary tensors are as large as all of them. The tests measure every one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

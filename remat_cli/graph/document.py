@@ -29,6 +29,7 @@ KINDS = (
     "curve",
     "diff",
     "explanation",
+    "fits",
     "graph",
     "graph-summary",
     "plan",

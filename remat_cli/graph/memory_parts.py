@@ -1,12 +1,10 @@
 """What the values of a training step are for: gradients of parameters, the loss, or results between layers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
-from remat_cli.graph.model import Graph, Phase
+from remat_cli.graph.model import Graph, Node, Phase
 
 
 class Part(StrEnum):
@@ -21,18 +19,19 @@ class Part(StrEnum):
 
 _PRODUCTS = frozenset(
     (
-        *("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "convolution_backward", "embedding"),
-        *("embedding_dense_backward", "dot_general", "conv_general_dilated", "MatMul", "BatchMatMulV2", "Conv2D"),
+        *("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "embedding", "embedding_dense"),
+        *("dot_general", "conv_general_dilated", "MatMul", "BatchMatMulV2", "Conv2D", "unit", "layer"),
+        *("dense", "tied_dense", "matmul", "conv2d", "depthwise_conv2d", "conv2d_transpose"),
     )
 )
-"""Operations with weights: the last of them before the loss makes the logits."""
+"""Products, in the words of PyTorch, JAX, TensorFlow and the zoo: the last one before the loss makes the logits."""
 
 
 def parts_of_values(graph: Graph) -> list[Part]:
     """The part of every value of ``graph``, by index.
 
-    The *loss* takes what lies between the last operation with weights and the loss, in both directions: logits, their
-    copies in another type, probabilities, and the gradients of all these.
+    The loss takes what lies between it and the last product, in both directions: logits, their copies in another type,
+    probabilities, and the gradients of all these.
     """
     values = range(len(graph.size))
     phases = [graph.nodes[graph.producer[v]].phase for v in values]
@@ -48,32 +47,36 @@ def _around_the_loss(graph: Graph) -> set[int]:
     losses = [i for i, node in enumerate(graph.nodes) if node.phase is Phase.LOSS]
     chosen = {v for i in losses for v in graph.values_of(i)}
     seen, waiting = set(losses), list(losses)
-    while waiting:  # back to the last operation with weights, whose result is the first value of the loss
+    while waiting:  # back to the last product, whose result is the first value of the loss
         for value in graph.nodes[waiting.pop()].inputs:
             node = graph.producer[value]
             chosen.add(value)
-            if node not in seen and graph.nodes[node].op not in _PRODUCTS:
+            if node not in seen and not _is_product(graph.nodes[node]):
                 seen.add(node)
                 waiting.append(node)
     waiting = list(losses)
-    while waiting:  # and on to the first operation with weights that reads a gradient
+    while waiting:  # and on to the first product that reads a gradient
         for value in graph.values_of(waiting.pop()):
             for node in graph.readers[value]:
                 backward = graph.nodes[node].phase is Phase.BACKWARD
-                if backward and node not in seen and graph.nodes[node].op not in _PRODUCTS:
+                if backward and node not in seen and not _is_product(graph.nodes[node]):
                     seen.add(node)
                     chosen.update(graph.values_of(node))
                     waiting.append(node)
     return chosen
 
 
+def _is_product(node: Node) -> bool:
+    return (node.op or "").removesuffix("_backward").removesuffix("_grad") in _PRODUCTS
+
+
 def _gradients(graph: Graph) -> set[int]:
-    """The values that are, or show, the gradients of parameters; without metadata, outputs of the backward pass."""
+    """The outputs that are, or show, the gradients of parameters, as the metadata of a captured step says."""
     results = graph.metadata.get("results") if isinstance(graph.metadata, dict) else None
-    if isinstance(results, list):
-        names = {name for r in results if isinstance(r, dict) and r.get("kind") == "gradient" for name in _named(r)}
-        return {v for v in graph.outputs if graph.value_name(v) in names}
-    return {v for v in graph.outputs if graph.nodes[graph.producer[v]].phase is Phase.BACKWARD}
+    if not isinstance(results, list):
+        return set()
+    names = {name for r in results if isinstance(r, dict) and r.get("kind") == "gradient" for name in _named(r)}
+    return {v for v in graph.outputs if graph.value_name(v) in names}
 
 
 def _named(item: Any) -> Iterator[str]:

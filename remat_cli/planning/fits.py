@@ -6,8 +6,6 @@ allocator takes it from the device; and that of the optimizer's step, when gradi
 and results of layers are not. What is taken outside of the framework (the context of the device) comes on top.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,11 +24,12 @@ from remat_cli.planning.solving import solve
 Reserved = Callable[[Graph, Sequence[Statement]], int]
 """The bytes that the framework's allocator takes from the device for a loop of training steps by a plan."""
 TIME_LIMIT_S = 60.0
-"""Seconds for both searches together, if nothing is asked for."""
+"""Seconds for both searches together that callers give if nothing is asked for."""
 _BEST_SHARE = 0.6
 """Share of the time for the best plan within the memory; the rest is for the least memory."""
-_TIGHTENINGS = 3
-"""Most searches for the best plan, each within what the last one left after the gaps of the allocator."""
+_TIGHTENINGS = 8
+"""Most searches for the best plan, each within what the last one left after the gaps of the allocator. One suffices for
+large models; gaps of small ones, in segments of 20 MiB, change with every plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,8 @@ class Choice:
         return self.solved.report.replay.time / base - 1 if base > 0 else 0.0
 
 
-GAPS = "gaps of the allocator"
+GAPS = "gaps and libraries"
+"""What the allocator takes from the device beyond tensors: gaps between them, and the workspace of cuBLAS."""
 UPDATE = "temporary tensors of the optimizer"
 WITHOUT, BLOCKS, BEST, LEAST = "no recomputation", "every block", "best plan", "least memory"
 
@@ -136,7 +136,7 @@ class Fits:
 def fits(
     need: Need,
     memory_bytes: int,
-    options: SolveOptions | None = None,
+    options: SolveOptions,
     *,
     listener: Callable[[Progress], None] | None = None,
 ) -> Fits:
@@ -153,22 +153,21 @@ def fits(
         SolverUnavailable, SolverFailed: From the solver.
     """
     began_s = time.monotonic()
-    asked = options or SolveOptions(time_limit_s=TIME_LIMIT_S)
     room = memory_bytes - need.context_bytes
     choices, missing = [], {}
     for name, strategy in ((WITHOUT, "keep-all"), (BLOCKS, "every-n-layers{n=1}")):
         try:
-            choices.append(choice_of(name, need, solve(need.graph, None, replace(asked, strategy=strategy))))
+            choices.append(choice_of(name, need, solve(need.graph, None, replace(options, strategy=strategy))))
         except StrategyMismatch as error:
             missing[name] = error.message
     if choices[0].total_bytes > memory_bytes:
         try:
-            choices.append(_best(need, room, _within(asked, _BEST_SHARE), listener))
+            choices.append(_best(need, room, _within(options, _BEST_SHARE), listener))
         except Infeasible as error:
             missing[BEST] = error.message
         except LimitReached as error:
             missing[BEST] = error.message
-    smallest = solve_smallest(need.graph, _within(asked, 1 - _BEST_SHARE), listener=listener)
+    smallest = solve_smallest(need.graph, _within(options, 1 - _BEST_SHARE), listener=listener)
     least = choice_of(LEAST, need, smallest)
     if least.total_bytes < min(choice.total_bytes for choice in choices):  # gaps may turn the order around
         choices.append(least)

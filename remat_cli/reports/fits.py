@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from remat_cli.plan.comparison import BatchFacts
 from remat_cli.plan.model import Scope
-from remat_cli.reports.documents import document_json
 from remat_cli.reports.style import Style, fields, render, title
 from remat_cli.reports.table import Column, Table
 from remat_cli.reports.words import cost_words, percent_over, size_column
+from remat_cli.tolerances import SAME_COST
 from remat_cli.units import format_bytes
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class FitsFacts:
         sizes: Its batch, in words.
         optimizer: The optimizer.
         card: The card, or its memory.
+        times_of: Where the costs come from, if they are times: the data sheet of a card, or the graph.
         memory_bytes: Its memory.
         context_bytes: What is taken outside of the framework.
         cost_unit: Unit of all costs.
@@ -67,6 +68,7 @@ class FitsFacts:
     sizes: str
     optimizer: str
     card: str
+    times_of: str
     memory_bytes: int
     context_bytes: int
     cost_unit: str
@@ -95,14 +97,15 @@ def fits_text(facts: FitsFacts, style: Style) -> str:
     from rich.text import Text
 
     word, why, look = _verdict(facts)
+    memory = format_bytes(facts.memory_bytes)
     parts: list[RenderableType] = [
         Text.assemble((word, look), style.clean(f": {why}")),
         fields([("model", f"{facts.title}; {facts.sizes}; {facts.optimizer}"), *_speed(facts)], style),
-        title("Memory", f"  {facts.card}: {format_bytes(facts.memory_bytes)}"),
+        title("Memory", f"  {facts.card}" + ("" if facts.card == memory else f": {memory}")),
         _columns(facts, style),
     ]
     rows = [("at least", _floor(facts))]
-    rows += [("no plan" if name == "best plan" else name, reason) for name, reason in facts.missing.items()]
+    rows += facts.missing.items()
     rows += [(f"largest {name}", _largest(one)) for name, one in facts.largest.items()]
     rows += [("assumed", sentence) for sentence in facts.assumptions]
     parts += ["", fields(rows, style)]
@@ -139,7 +142,7 @@ def _speed(facts: FitsFacts) -> list[tuple[str, str]]:
     if facts.cost_unit != "us":
         return []
     time = cost_words(facts.base_cost, facts.cost_unit)
-    return [("step", f"{time} without recomputation, by the data sheet of {facts.card}: a real one takes longer")]
+    return [("step", f"{time} without recomputation, by {facts.times_of}")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,9 @@ def _columns(facts: FitsFacts, style: Style) -> RenderableType:
 
 def _over(facts: FitsFacts, choice: ChoiceFacts) -> str:
     over = facts.over(choice.cost)
-    return f"+{percent_over(over)}" if over > 0 else "1"
+    if over > SAME_COST:
+        return f"+{percent_over(over)}"
+    return cost_words(choice.cost, facts.cost_unit)
 
 
 def _excess(facts: FitsFacts, choice: ChoiceFacts) -> str:
@@ -186,10 +191,8 @@ def _floor(facts: FitsFacts) -> str:
 
 
 def _largest(one: BatchFacts) -> str:
-    larger = f"{one.impossible:,} is proven impossible"
-    between = "" if one.impossible == one.found + 1 else "; between them no plan was found"
-    without = f"{one.without:,} without recomputation; " if one.without else ""
-    return f"{one.found:,} at one more forward pass ({without}{larger}{between}); bytes on the line through two sizes"
+    without = f"{one.without:,} without recomputation" if one.without else "none without recomputation"
+    return f"about {one.found:,} at one more forward pass, {without}: by bytes on the line through two sizes"
 
 
 def fits_document(facts: FitsFacts) -> dict[str, Any]:
@@ -223,13 +226,5 @@ def fits_document(facts: FitsFacts) -> dict[str, Any]:
         "missing": dict(facts.missing),
         "assumptions": list(facts.assumptions),
         "advice": [{"bytes": size, "sentence": sentence} for size, sentence in facts.advice],
-        "largest": {
-            name: {"found": one.found, "without_remat": one.without, "impossible_from": one.impossible}
-            for name, one in facts.largest.items()
-        },
+        "largest": {name: {"found": one.found, "without_remat": one.without} for name, one in facts.largest.items()},
     }
-
-
-def fits_json(facts: FitsFacts) -> str:
-    """The answer as JSON text."""
-    return document_json(fits_document(facts))

@@ -1,21 +1,21 @@
 """``remat fits``: whether training fits into the memory of a card."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click
 
-from remat_cli.cli import params, search_options
+from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.cli.output_files import report_format
 from remat_cli.cli.progress import ProgressLine, showing
 from remat_cli.cli.session import current
 from remat_cli.errors import ExitCode
 from remat_cli.planning.options import SolveOptions
-from remat_cli.reports.fits import fits_json, fits_text
+from remat_cli.reports.documents import document_json
+from remat_cli.reports.fits import fits_document, fits_text
 
 _FORMATS = ("text", "json")
+_PASSED = ("batch", "length", "resolution", "task", "dtype", "lora", "largest", "optimizer")
 _EPILOG = """\b
 Examples:
   remat fits hf:./config.json --gpu h100 --batch 8 --length 4096 --dtype bfloat16
@@ -38,15 +38,15 @@ with 4 if time was too short to decide."""
 @click.option("--task", default="", metavar="TASK", help="For hf: causal-lm, ...  [default: from architectures]")
 @click.option("--dtype", default="", metavar="TYPE", help="float32, bfloat16, float16, or bfloat16-mixed for autocast.")
 @click.option("--lora", type=click.IntRange(0), default=0, metavar="RANK", help="Train adapters of this rank alone.")
-@click.option("--optimizer", default="adamw", show_default=True, metavar="NAME", help="adamw, adamw-8bit, sgd, ...")
+@click.option("--optimizer", default="", metavar="NAME", help="adamw, adamw-8bit, sgd, ...  [default: adamw]")
 @click.option("--context", type=params.SIZE, help="Memory taken outside of the framework.  [default: 600MiB]")
 @click.option("--largest", is_flag=True, help="Also find the largest batch and the longest sequences.")
-@search_options.solver_option
+@params.solver_option
 @click.option(
     "--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for the searches."
 )
-@click.option("--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]")
-@search_options.seed_option
+@params.threads_option
+@params.seed_option
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
 @params.quiet_option
@@ -70,14 +70,14 @@ def command(source: str, gpu: str, **options: Any) -> int:
         answer = fits(
             source,
             gpu,
-            **{name: options[name] for name in ("batch", "length", "resolution", "task", "dtype", "lora", "largest")},
-            optimizer_name=options["optimizer"],
+            **{name: options[name] for name in _PASSED},
             context=CONTEXT if options["context"] is None else options["context"],
-            options=search_options.solve_options(options, SolveOptions),
+            options=params.solve_options(options, SolveOptions),
+            listener=line.update,
             tell=out.note,
         )
     facts = answer.facts()
-    out.report(fits_json(facts) if format == "json" else fits_text(facts, out.style()))
+    out.report(document_json(fits_document(facts)) if format == "json" else fits_text(facts, out.style()))
     if facts.chosen is not None:
         return ExitCode.OK
     return ExitCode.NO if facts.least_bytes > facts.memory_bytes else ExitCode.LIMIT

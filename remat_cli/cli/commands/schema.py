@@ -16,6 +16,7 @@ _KINDS = (
     "curve",
     "diff",
     "explanation",
+    "fits",
     "graph",
     "graph-summary",
     "plan",

@@ -1,8 +1,8 @@
 """Builds the training step of a model that a library knows by name: Transformers, timm, torchvision, diffusers.
 
-A :class:`NamedModel` is a function of batch and length, or resolution, that returns a module and its inputs, as the
-functions do that users write. It is called with fake tensors, so weights take no memory. Where a library leaves a choice
-(the task, the type of numbers), the options say which, and :attr:`NamedModel.assumptions` names what was assumed.
+A :class:`NamedModel` returns a module and its inputs for a batch and a length or resolution, as the functions do that
+users write. It is called with fake tensors, so weights take no memory. Where a library leaves a choice (the task, the
+type of numbers), the options say which, and :attr:`NamedModel.assumptions` names what was assumed.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _HEADS = {
 _LENGTH = 2048
 """Tokens of a sequence if neither the user nor the configuration says; capped by the positions that a model has."""
 Build = Callable[["Sizes"], tuple[Any, ...]]
+"""Makes a module, its inputs and, unless the module returns it, its loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,8 @@ class NamedModel:
 
     def build(self) -> tuple[Any, ...]:
         """The module, in training mode, its inputs and its loss, as a function of the user would return them."""
-        module, *others = self.make(self.sizes)
-        return (adapted(module, self.dtype, self.lora_rank), *others)
+        module, inputs, *loss = self.make(self.sizes)
+        return adapted(module, self.dtype, self.lora_rank), _typed(inputs, self.dtype), *loss
 
 
 def adapted(module: Module, dtype: str, lora_rank: int) -> Module:
@@ -112,6 +113,16 @@ def adapted(module: Module, dtype: str, lora_rank: int) -> Module:
         device = next((p.device.type for p in module.parameters()), "cpu")
         module.forward = torch.autocast(device, getattr(torch, name))(module.forward)
     return module
+
+
+def _typed(inputs: Any, dtype: str) -> Any:
+    """Inputs in the type of the parameters, but those that are whole numbers; as they are where autocast converts."""
+    import torch
+
+    def typed(tensor: Tensor) -> Tensor:
+        return tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
+
+    return inputs if dtype.endswith("-mixed") else torch.utils._pytree.tree_map(typed, inputs)
 
 
 def _with_adapters(module: Module, rank: int) -> Module:

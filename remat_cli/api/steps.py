@@ -1,0 +1,173 @@
+"""Captures the training step that a source names, with what its graph does not say: all parameters, and other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from remat_cli.api.documents import Source, as_graph
+from remat_cli.errors import UsageError
+from remat_cli.frontends.gpus import Gpu
+from remat_cli.frontends.messages import Tell
+from remat_cli.frontends.optimizers import Parameter
+from remat_cli.graph.memory_parts import Part, parts_of_values
+from remat_cli.graph.model import Graph
+
+LIBRARIES = ("hf", "timm", "torchvision", "diffusers")
+"""Schemes of models that libraries know by name."""
+_FUNCTIONS = ("torch", "jax", "tf")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A training step whose memory is asked for.
+
+    Attributes:
+        source: Where it comes from, see :func:`fits`.
+        batch: Sequences or images; None for 1, or what the source says.
+        length: Tokens of a sequence.
+        resolution: Height and width of images.
+        task: What the model is trained for, as ``causal-lm``.
+        dtype: Type of the parameters, as ``bfloat16``; ``-mixed`` behind it for autocast.
+        lora: Rank of adapters that are trained alone; 0 for none.
+    """
+
+    source: str
+    batch: int | None = None
+    length: int | None = None
+    resolution: int | None = None
+    task: str = ""
+    dtype: str = ""
+    lora: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A training step as a graph, and what the graph does not say.
+
+    Attributes:
+        title: The model.
+        graph: Its graph.
+        parameters: All its parameters, those that the step does not read among them.
+        buffer_bytes: Bytes of its buffers.
+        shapes_known: Whether the shapes of parameters are known, and not only the bytes of their gradients. Without
+            parameters, all that stays in memory is in the fixed memory of the graph.
+        sizes: The batch, in words.
+        assumptions: What was assumed.
+        by_sheet: Whether costs are times by the data sheet of the card.
+        resized: Captures the step again with another size, of the names of ``by``.
+        by: The sizes that can be changed, and what each is now.
+    """
+
+    title: str
+    graph: Graph
+    parameters: tuple[Parameter, ...]
+    buffer_bytes: int
+    shapes_known: bool
+    sizes: str
+    assumptions: tuple[str, ...] = ()
+    by_sheet: bool = False
+    resized: Callable[[str, int], Captured] | None = None
+    by: tuple[tuple[str, int, int | None], ...] = ()
+
+
+def captured_step(source: str | Graph | Source, asked: Model, card: Gpu, tell: Tell) -> Captured:
+    """The step of a source."""
+    scheme = asked.source.partition(":")[0] if ":" in asked.source else ""
+    cost = f"roofline:{card.speed}" if card.speed else "flops"
+    if scheme in LIBRARIES:
+        return _by_name(asked, cost, tell)
+    if scheme == "torch":
+        _refuse(asked, "the function decides", ("batch", "length", "resolution", "task"))
+        return _of_function(asked, cost, tell)
+    _refuse(asked, "the graph has its own", ("batch", "length", "resolution", "task", "dtype", "lora"))
+    if scheme == "zoo":
+        from remat_cli.api.frameworks import build_graph
+
+        graph = build_graph(asked.source.partition(":")[2], cost=cost)
+        return replace(_of_graph(graph), by_sheet=bool(card.speed))
+    if scheme in _FUNCTIONS:
+        from remat_cli.api.frameworks import _exported
+
+        [graph] = _exported(scheme, asked.source.partition(":")[2], "cpu", cost)
+        return replace(_of_graph(graph), by_sheet=bool(card.speed))
+    return _of_graph(as_graph(source, "source"))
+
+
+def _refuse(asked: Model, reason: str, names: Sequence[str]) -> None:
+    for name in names:
+        if getattr(asked, name):
+            raise UsageError(f"{name} is for models by name; {reason}", hint="leave it out")
+
+
+def _of_graph(graph: Graph) -> Captured:
+    """The step of a graph: its trained parameters are as large as the gradients that it returns."""
+    parts = parts_of_values(graph)
+    gradients = [graph.size[v] for v in graph.outputs if parts[v] is Part.GRADIENTS]
+    parameters = tuple(Parameter((size,), 1) for size in gradients)
+    assumed = () if parameters else ("fixed memory of the graph holds parameters, gradients and optimizer state",)
+    return Captured(graph.name or "graph", graph, parameters, 0, False, "the batch of the graph", assumed)
+
+
+def _of_function(asked: Model, cost: str, tell: Tell) -> Captured:
+    from remat_cli.frontends.source import load_function
+    from remat_cli.frontends.torch.installed import require_present
+    from remat_cli.frontends.torch.named import adapted, float_types
+
+    require_present("cpu")
+    text = asked.source.partition(":")[2]
+    function = load_function(text, "torch")
+    dtype = float_types(asked.dtype)
+
+    def build() -> tuple[Any, ...]:
+        module, *others = function()
+        return (adapted(module, dtype, asked.lora) if asked.dtype or asked.lora else module, *others)
+
+    return _captured(build, text.rpartition(":")[2], asked.source, "the batch of the function", cost, tell)
+
+
+def _by_name(asked: Model, cost: str, tell: Tell) -> Captured:
+    from remat_cli.frontends.torch.installed import require_present
+    from remat_cli.frontends.torch.named import NamedModel, NameOptions, named_model
+
+    require_present("cpu")
+    options = NameOptions(asked.batch or 1, asked.length, asked.resolution, asked.task, asked.dtype, asked.lora)
+    model = named_model(asked.source, options)
+
+    def captured(model: NamedModel) -> Captured:
+        sizes = model.sizes
+        words = f"{sizes.batch:,} x {sizes.length:,} tokens" if sizes.length else f"{sizes.batch:,} images"
+        words += "" if sizes.length else f" of {sizes.resolution} x {sizes.resolution} pixels"
+        step = _captured(model.build, model.title, asked.source, words, cost, tell)
+        axes: list[tuple[str, int, int | None]] = [("batch", sizes.batch, None)]
+        if sizes.length:
+            axes.append(("length", sizes.length, model.most_length))
+        assumed = (*model.assumptions, *((f"parameters are {model.dtype}",) if not asked.dtype else ()))
+        return replace(
+            step,
+            assumptions=assumed,
+            by=tuple(axes),
+            resized=lambda name, number: captured(model.resized(**{name: number})),
+        )
+
+    return captured(model)
+
+
+def _captured(
+    build: Callable[[], tuple[Any, ...]], title: str, source: str, sizes: str, cost: str, tell: Tell
+) -> Captured:
+    """The graph of what ``build`` returns, with its parameters as they were when it was built."""
+    from remat_cli.frontends.torch.export import export_model
+    from remat_cli.frontends.torch.named import contents
+
+    seen: list[tuple[tuple[Parameter, ...], int]] = []
+
+    def recording() -> tuple[Any, ...]:
+        built = build()
+        seen.append(contents(built[0]))
+        return built
+
+    graph = export_model(recording, title, source, cost=cost, tell=tell)
+    parameters, buffer_bytes = seen[-1]
+    return Captured(title, graph, parameters, buffer_bytes, True, sizes, by_sheet=cost != "flops")

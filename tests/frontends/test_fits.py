@@ -1,0 +1,169 @@
+"""Whether training fits: sums, proofs, and the peaks of plans, for functions, graphs and the zoo."""
+
+import pytest
+
+import remat_cli as remat
+from remat_cli.frontends.torch.measure.allocator import least_limit
+from remat_cli.graph.memory_parts import Part, parts_of_values
+from remat_cli.planning.fits import BEST, BLOCKS, UPDATE, WITHOUT, Need, choice_of
+
+STEP = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(500, 64)
+        self.layers = nn.ModuleList(
+            [nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4)]
+        )
+        self.head = nn.Linear(64, 500, bias=False)
+        self.unread = nn.Parameter(torch.zeros(1000))
+
+    def forward(self, tokens, targets):
+        hidden = self.table(tokens)
+        for layer in self.layers:
+            hidden = hidden + layer(hidden)
+        return nn.functional.cross_entropy(self.head(hidden).flatten(0, 1), targets.flatten())
+
+
+def build():
+    return Net(), (torch.randint(0, 500, (64, 128)), torch.randint(0, 500, (64, 128)))
+"""
+CONTEXT = 1_000_000
+
+
+@pytest.fixture
+def step(tmp_path) -> str:
+    """The source of a small language model with equal blocks and a parameter that its step does not read."""
+    path = tmp_path / "step.py"
+    path.write_text(STEP)
+    return f"torch:{path}:build"
+
+
+def answer_of(source, gpu="1GB", **options):
+    limits = remat.SolveOptions(time_limit_s=10, threads=1)
+    return remat.fits(source, gpu, context=CONTEXT, options=limits, **options)
+
+
+def test_parts_add_up_and_choices_are_ordered_as_their_plans(step) -> None:
+    answer = answer_of(step).fits
+    parameters = 4 * (500 * 64 * 2 + 4 * (2 * 64 * 256 + 256 + 64) + 1000)
+    for choice in answer.choices:
+        assert sum(choice.parts.values()) + CONTEXT == choice.total_bytes
+        assert choice.parts["parameters"] == parameters
+        assert choice.parts["state of AdamW"] == 2 * parameters
+        assert choice.solved.report.valid
+        assert choice.total_bytes >= answer.least_bytes
+    without, blocks = answer.choice(WITHOUT), answer.choice(BLOCKS)
+    assert answer.chosen is without
+    assert blocks.total_bytes < without.total_bytes
+    assert 0 < blocks.overhead < 0.4
+    tokens, classes = 64 * 128, 500
+    assert without.parts[Part.LOSS.value] >= 2 * 4 * tokens * classes  # at the peak: the logits, and their gradient
+
+
+def test_the_best_plan_is_within_the_memory_as_the_allocator_takes_it(step) -> None:
+    free = answer_of(step).fits
+    blocks, without = free.choice(BLOCKS).total_bytes, free.choice(WITHOUT).total_bytes
+    between = (blocks + without) // 2
+    answer = answer_of(step, gpu=f"{between}B").fits
+    best = answer.choice(BEST)
+    assert answer.chosen is best
+    assert best.total_bytes <= between
+    assert least_limit(best.plan.graph, best.plan.statements) + CONTEXT == best.total_bytes
+    assert best.overhead <= free.choice(BLOCKS).overhead
+
+
+def test_a_no_is_a_proof_and_a_byte_less_than_the_least_is_refused_by_solve(step) -> None:
+    answer = answer_of(step, gpu="4MB")
+    assert answer.fits.impossible
+    assert answer.fits.chosen is None
+    assert "no plan fits" in answer.fits.missing[BEST]
+    assert answer.advice == tuple(sorted(answer.advice, reverse=True))
+    graph = answer.fits.need.graph
+    with pytest.raises(remat.Infeasible):
+        remat.solve(graph, answer.fits.least_bytes - CONTEXT - 1, options=remat.SolveOptions(time_limit_s=10))
+
+
+@pytest.mark.parametrize(("optimizer", "state"), [("sgd", 0), ("sgd-momentum", 1), ("adamw", 2), ("adamw-fused", 2)])
+def test_state_comes_once_for_every_trained_parameter(step, optimizer, state) -> None:
+    choice = answer_of(step, optimizer=optimizer).fits.choices[0]
+    assert (
+        sum(size for name, size in choice.parts.items() if name.startswith("state"))
+        == state * choice.parts["parameters"]
+    )
+
+
+def test_the_step_of_an_optimizer_may_take_the_most() -> None:
+    graph = remat.build_graph("unit-chain{n=9}")
+    need = Need(graph, {"parameters": 1000}, context_bytes=7, update_bytes=500)
+    choice = choice_of(WITHOUT, need, remat.solve(need.graph, None))
+    assert choice.in_update
+    outputs = sum(graph.size[v] for v in graph.outputs)
+    assert choice.total_bytes == 1000 + outputs + 500 + 7
+    assert choice.parts[UPDATE] == 500
+
+
+def test_types_of_parameters_change_their_bytes(step) -> None:
+    wide, narrow = (answer_of(step, dtype=dtype).fits.choices[0].parts["parameters"] for dtype in ("", "bfloat16"))
+    assert wide == 2 * narrow
+    mixed = answer_of(step, dtype="bfloat16-mixed").fits.choices[0]
+    assert mixed.parts["parameters"] == wide
+
+
+def test_a_graph_of_the_step_gives_the_same_as_its_function(step, tmp_path) -> None:
+    graph = remat.export_torch(step.removeprefix("torch:"), cost="flops")
+    of_graph, of_step = answer_of(graph).fits.choices[0], answer_of(step).fits.choices[0]
+    names = [part.value for part in Part]
+    assert [of_graph.parts.get(name) for name in names] == [of_step.parts.get(name) for name in names]
+    assert of_step.parts["parameters"] - of_graph.parts["parameters"] == 4 * 1000  # of which no graph knows
+
+
+def test_graphs_without_parameters_keep_their_fixed_memory() -> None:
+    answer = answer_of("zoo:resnet18{batch=4}", gpu="t4")
+    assert answer.fits.choices[0].parts["fixed memory"] == remat.build_graph("resnet18{batch=4}").fixed_memory
+    assert any("fixed memory of the graph holds" in sentence for sentence in answer.assumptions)
+    assert answer.facts().cost_unit == "us"
+
+
+def test_the_loss_is_what_lies_behind_the_last_product() -> None:
+    graph = remat.build_graph("gpt2{depth=2,batch=1,sequence=64,backward=operator}")
+    parts = parts_of_values(graph)
+    logits = {graph.nodes[graph.producer[v]].id for v in range(len(parts)) if parts[v] is Part.LOSS}
+    assert logits
+    assert all(graph.size[v] <= 4 * 64 * 50257 for v in range(len(parts)) if parts[v] is Part.LOSS)
+    assert len(logits) < len(graph.nodes) / 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 4}, "batch is for models by name"),
+        ({"length": 4}, "length is for models by name"),
+        ({"dtype": "int8"}, '"int8" is no type of parameters'),
+        ({"optimizer": "adamv"}, "is not known"),
+        ({"largest": True}, "only a model by name"),
+    ],
+)
+def test_options_that_are_not_for_the_source_are_refused(step, options, message) -> None:
+    with pytest.raises(remat.UsageError, match=message):
+        answer_of(step, **options)
+
+
+def test_a_graph_without_shapes_takes_optimizers_by_size_alone(step) -> None:
+    graph = remat.export_torch(step.removeprefix("torch:"), cost="flops")
+    with pytest.raises(remat.UsageError, match="depends on the shapes"):
+        answer_of(graph, optimizer="adafactor")
+    with pytest.raises(remat.UsageError, match="does not tell which bytes are parameters"):
+        answer_of("zoo:resnet18{batch=4}", optimizer="sgd")
+
+
+def test_a_captured_step_is_measured_as_it_is_predicted(step) -> None:
+    """The peak without recomputation, without state and gaps, is the one that a run is measured to have."""
+    replay = answer_of(step, optimizer="none").fits.choice(WITHOUT).solved.report.replay
+    graph = remat.export_torch(step.removeprefix("torch:"), cost="flops")
+    ran = remat.run_plan(remat.solve(graph, None), steps=1)
+    assert ran.reference_peak == replay.peak_bytes - 4 * 1000  # the parameter that the step does not read
