@@ -34,6 +34,7 @@ LONG_MODULES: dict[str, str] = {
 """Modules that are longer, each with the reason."""
 LONG_FUNCTIONS: dict[str, str] = {
     "remat_cli.api.fitting:fit": "most of it documents the arguments",
+    "remat_cli.api.memory:fits": "most of it documents the arguments",
     "remat_cli.api.solving:max_batch": "most of it documents the arguments",
 }
 """Functions that are longer, as ``module:function``, each with the reason."""

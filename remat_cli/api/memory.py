@@ -135,54 +135,75 @@ def fits(
         CaptureFailed: If the step cannot be captured.
         Interrupted, SolverUnavailable, SolverFailed: From the searches.
     """
-    card = gpus.gpu(as_text(gpu, "gpu"))
-    optimizers.optimizer(as_text(optimizer, "optimizer") or DEFAULT)  # refused before much is done
-    context_bytes = as_size(context, "context")
-    for name, number in {"batch": batch, "length": length, "resolution": resolution}.items():
-        if number is not None:
-            as_whole(number, name)
+    text = source if isinstance(source, str) else ""
+    model = Model(text, batch, length, resolution, task, dtype, lora)
+    for name in ("batch", "length", "resolution"):
+        if getattr(model, name) is not None:
+            as_whole(getattr(model, name), name)
+    as_text(task, "task"), as_text(dtype, "dtype"), as_whole(lora, "lora", 0)
     if not isinstance(largest, bool):
         raise wrong_type("largest", largest, "True or False")
-    asked = Model(
-        source if isinstance(source, str) else "",
-        batch,
-        length,
-        resolution,
-        as_text(task, "task"),
-        as_text(dtype, "dtype"),
-        as_whole(lora, "lora", 0),
-    )
-    options = options_of(options, SolveOptions(time_limit_s=answers.TIME_LIMIT_S))
 
     def activity(progress: Progress) -> None:
         if listener is not None:
             listener(Progress(progress.activity))  # the cost of what will be captured is not known to the listener
 
+    card = gpus.gpu(as_text(gpu, "gpu"))
+    asked = _Asked(as_text(optimizer, "optimizer"), as_size(context, "context"))
+    limits = options_of(options, SolveOptions(time_limit_s=answers.TIME_LIMIT_S))
     activity(Progress("capturing the step"))
-    step = captured_step(source, asked, card, tell)
-    if optimizer and not step.parameters:
-        raise UsageError(
-            "this graph does not tell which bytes are parameters, so the state of an optimizer is not known",
-            hint="leave the optimizer out: the fixed memory of the graph holds its state",
-        )
-    chosen = optimizers.optimizer(optimizer or (DEFAULT if step.parameters else "none"))
-    if optimizer in _BY_SHAPE and not step.shapes_known:
-        raise UsageError(
-            f"the state of {chosen.title} depends on the shapes of parameters, which this graph does not tell",
-            hint="take another optimizer, or give the function or the name that the graph was made from",
-        )
-
-    def need(one: Captured) -> Need:
-        return _need(one, chosen, context_bytes)
-
-    answer = answers.fits(need(step), card.memory_bytes, options, listener=activity)
+    step = captured_step(source, model, card, tell)
+    answer = answers.fits(asked.need(step), card.memory_bytes, limits, listener=activity)
     if largest:
-        answer = _with_largest(answer, step, need, options, activity)
-    advice = _advice(answer, step, asked, optimizer or DEFAULT)
-    assumptions = (*step.assumptions, f"the context of the device takes {format_bytes(context_bytes)}")
-    if answer.need.reserved is None:
-        assumptions += ("an allocator leaves no gaps between tensors",)
-    return Answer(step.title, card, chosen.title, step.sizes, assumptions, advice, step.by_sheet, answer)
+        answer = _with_largest(answer, step, asked.need, limits, activity)
+    return asked.answer(step, card, answer, _advice(answer, step, model, optimizer or DEFAULT))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is in memory besides a captured step.
+
+    Attributes:
+        optimizer: Name of the optimizer; empty for the default.
+        context_bytes: Bytes taken outside of the framework.
+    """
+
+    optimizer: str
+    context_bytes: int
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown optimizer before much is done."""
+        optimizers.optimizer(self.optimizer or DEFAULT)
+
+    def chosen(self, step: Captured) -> Optimizer:
+        """The optimizer for a step: none by default where the parameters are not known.
+
+        Raises:
+            UsageError: If its state cannot be known.
+        """
+        if self.optimizer and not step.parameters:
+            raise UsageError(
+                "this graph does not tell which bytes are parameters, so the state of an optimizer is not known",
+                hint="leave the optimizer out: the fixed memory of the graph holds its state",
+            )
+        if self.optimizer in _BY_SHAPE and not step.shapes_known:
+            raise UsageError(
+                f"the state of {self.optimizer} depends on the shapes of parameters, which this graph does not tell",
+                hint="take another optimizer, or give the function or the name that the graph was made from",
+            )
+        return optimizers.optimizer(self.optimizer or (DEFAULT if step.parameters else "none"))
+
+    def need(self, step: Captured) -> Need:
+        """What a step needs, with the state of the optimizer."""
+        return _need(step, self.chosen(step), self.context_bytes)
+
+    def answer(self, step: Captured, card: Gpu, fits: Fits, advice: tuple[tuple[int, str], ...]) -> Answer:
+        """The answer with what was assumed."""
+        assumed = [*step.assumptions, f"the context of the device takes {format_bytes(self.context_bytes)}"]
+        if fits.need.reserved is None:
+            assumed.append("an allocator leaves no gaps between tensors")
+        title = self.chosen(step).title
+        return Answer(step.title, card, title, step.sizes, tuple(assumed), advice, step.by_sheet, fits)
 
 
 def _need(step: Captured, chosen: Optimizer, context_bytes: int) -> Need:
@@ -251,17 +272,15 @@ def _advice(answer: Fits, step: Captured, asked: Model, optimizer_name: str) -> 
     state = optimizers.optimizer(optimizer_name)
     if optimizer_name in {"adam", "adamw", "adam-fused", "adamw-fused"} and step.shapes_known:
         spared = state.state_bytes(trained) - optimizers.optimizer("adamw-8bit").state_bytes(trained)
-        changes.append((spared, "less state with --optimizer adamw-8bit"))
+        changes.append((spared, "less state with the optimizer adamw-8bit"))
     if tightest.in_update:
-        changes.append(
-            (parts.get(answers.UPDATE, 0), "less in the optimizer's step with a fused one: --optimizer adamw-fused")
-        )
+        changes.append((parts.get(answers.UPDATE, 0), "less in the optimizer's step with adamw-fused"))
     if step.shapes_known and not asked.lora:
         spared = sum(p.size for p in trained) + state.state_bytes(trained)
-        changes.append((spared, "are gradients and state: adapters (--lora 16) need next to none of them"))
+        changes.append((spared, "are gradients and state: adapters of LoRA need next to none of them"))
     wide = [p for p in trained if p.item_bytes == 4]
     mostly_wide = 2 * sum(p.size for p in wide) > sum(p.size for p in step.parameters)
     if step.shapes_known and mostly_wide and not asked.dtype.endswith("-mixed"):
         spared = (2 * sum(p.size for p in wide) + state.state_bytes(wide)) // 2
-        changes.append((spared, "less for parameters, gradients and state with --dtype bfloat16"))
+        changes.append((spared, "less for parameters, gradients and state in bfloat16"))
     return tuple(sorted((change for change in changes if change[0] > 0), reverse=True)[:_SHOWN])
