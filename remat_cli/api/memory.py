@@ -68,7 +68,7 @@ class Answer:
             )
             for choice in answer.choices
         ]
-        largest = {name: one.facts() for name, one in answer.largest.items()}
+
         return FitsFacts(
             title=self.title,
             sizes=self.sizes,
@@ -85,7 +85,7 @@ class Answer:
             scope=answer.scope,
             assumptions=self.assumptions,
             advice=self.advice,
-            largest=largest,
+            largest=answer.largest,
         )
 
 
