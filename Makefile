@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models foreign constants torch-versions clean
+.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models foreign ablation torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -202,10 +202,10 @@ torch-versions:
 	  build/torch-$$v/bin/python -m pytest -q tests/frontends || exit 1; \
 	done
 
-# What every numeric constant of the search is worth: each off, halved and doubled. All of them take days, so narrow it; what is
-# measured already is kept: make constants ASKED='--only strategies.engine --limit 10'.
-constants: setup
-	$(BIN)/python -m benchmarks.constants $(ASKED)
+# What every stage, and the constants of every module, of the search are worth. All of it takes hours; what is measured already
+# is kept, so narrow it: make ablation ASKED='--only prices annealing'.
+ablation: setup
+	$(BIN)/python -m benchmarks.ablation $(ASKED)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -6,7 +6,7 @@ import math
 
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Copies
-from remat_cli.strategies.chains.opener import chain_first, chain_later
+from remat_cli.strategies.chains.visits import chain_first, chain_later
 from remat_cli.strategies.engine import When
 
 _MANY_PAIRS, _DENSE = 4_000, 12
@@ -65,7 +65,6 @@ SPARSE = When("the graph is not dense", lambda incumbent: not is_dense(incumbent
 LIMITED = When("there is a time limit", lambda incumbent: incumbent.context.control.deadline_s is not None)
 UNLIMITED = When("there is no time limit", lambda incumbent: incumbent.context.control.deadline_s is None)
 CHAIN = When("the graph is a short chain or one of equal sizes", lambda incumbent: chain_first(incumbent.graph))
-CHAINLIKE = When("the graph has the structure of a chain", lambda i: chain_first(i.graph) or chain_later(i.graph))
 FULL = When("the full support is small", lambda incumbent: len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS)
 LONG_CHAIN = When("the graph is a long chain of unequal sizes", lambda incumbent: chain_later(incumbent.graph))
 EXPENSIVE = When(

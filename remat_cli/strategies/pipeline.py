@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from remat_cli.strategies.conditions import (
     CHAIN,
-    CHAINLIKE,
     COPYING,
     DENSE,
     EXPENSIVE,
@@ -39,19 +38,16 @@ from remat_cli.strategies.conditions import (
 from remat_cli.strategies.copying.offload import offload
 from remat_cli.strategies.engine import ALWAYS, Stage, When
 from remat_cli.strategies.incumbent import Verdict
-from remat_cli.strategies.published.opener import CHECKPOINTING, MIN_CUTS, OPENING_METHODS, QUICK_METHODS
+from remat_cli.strategies.published.opener import OPENING_METHODS, QUICK_METHODS
 
 _ROOM = "remat_cli.strategies"
 _METHODS, _BOUND = f"{_ROOM}.published.opener:PublishedMethods", f"{_ROOM}.openers.cover_bounds"
 _PRICES = f"{_ROOM}.openers.prices:Prices"
 _STAGE_CUTS = f"{_ROOM}.openers.stage_cuts:StageCuts"
-_CHAIN = f"{_ROOM}.chains.opener:ChainStructure"
+_CHAIN = f"{_ROOM}.chains.visits:ChainStructure"
 _GROWING = f"{_ROOM}.retention.search:Growing"
 _EVENTS, _INSIDE = f"{_ROOM}.retention.proof:EventProof", f"{_ROOM}.retention.proof:InStageProofs"
 _ANNEALING, _ROUND_ROBIN = f"{_ROOM}.annealing.engines:Annealing", f"{_ROOM}.round_robin:RoundRobin"
-
-_EAGER_PAIRS, _PROOF_PAIRS = 10_000, 60_000
-"""Most pairs of a proof that comes before deeper supports, which are about as large; and of any proof. Untuned."""
 
 _BLOCKS, _LOOPS = f"{_ROOM}.repeated.search:Repetition", f"{_ROOM}.engine:CompiledLoops"
 
@@ -189,25 +185,6 @@ _STARTS = (
         options={"groups": ("flow", "pricing", "annealing", "repeated")},
         when=nodes(FEW + 1),
     ),
-    Stage(
-        "checkpointing",
-        _METHODS,
-        "fit the tightest budgets",
-        options={"methods": CHECKPOINTING},
-        when=nodes(most=LARGE - 1) & EXPENSIVE,
-        share=0.3,
-        most_s=5.0,
-    ),
-    Stage(
-        "min-cuts",
-        _METHODS,
-        "suit forward passes with narrow cuts",
-        options={"methods": MIN_CUTS},
-        when=nodes(FEW + 1, LARGE - 1),
-        share=0.3,
-        most_s=5.0,
-        kernels=("flow",),
-    ),
     replace(
         _ANNEALING_FIRST,
         name="annealing-early",
@@ -217,26 +194,6 @@ _STARTS = (
         most_s=4.0,
     ),
     _SQUEEZE,
-    Stage(
-        "rotor",
-        _METHODS,
-        "is exact in its class on chains of blocks of any cost and size",
-        options={"methods": ("rotor",)},
-        when=nodes(FEW + 1, LARGE - 1) & EXPENSIVE & CHAINLIKE,
-        share=0.2,
-        most_s=5.0,
-        kernels=("segments",),
-    ),
-    Stage(
-        "clearing",
-        f"{_ROOM}.openers.clearing:Clearings",
-        "drops many values together where none pays off alone, and bounds the cost",
-        options={"ways": 0},
-        when=nodes(MEDIUM, LARGE - 1) & FRESH,
-        share=0.15,
-        most_s=20.0,
-        kernels=("flow",),
-    ),
     Stage(
         "chains-large",
         _METHODS,
@@ -258,11 +215,10 @@ _STARTS = (
         kernels=("repeated", "flow"),
     ),
     Stage(
-        "clearing-large",
+        "clearing",
         f"{_ROOM}.openers.clearing:Clearings",
-        "gives a schedule before prices do",
-        options={"ways": 2},
-        when=nodes(LARGE) & FRESH,
+        "gives a bound, and a schedule if there is none: drops values together where none pays off alone",
+        when=nodes(MEDIUM) & FRESH,
         share=0.2,
         most_s=20.0,
         kernels=("flow",),
@@ -321,9 +277,9 @@ _STARTS = (
     Stage(
         "other-methods",
         _METHODS,
-        "take longer, and seldom find anything cheaper than the stages before",
+        "never found anything cheaper than the stages before (``ablation``), but no plan costs more than theirs",
         options={"methods": OPENING_METHODS},
-        when=nodes(MEDIUM) & UNOPENED,
+        when=UNOPENED,
         share=0.3,
         most_s=30.0,
         kernels=("flow",),
@@ -341,8 +297,8 @@ _STARTS = (
 
 _ENUMERATION = f"{_ROOM}.openers.enumeration:Enumeration"
 _ALL_STATES = Stage("enumeration", _ENUMERATION, "proves the optimum, whatever the sizes", when=nodes(most=HANDFUL))
-_DEPTHS = (1.0, 1.5, 2.0, 3.0, 6.0)
-"""How far from its uses a node may be recomputed, in the order of growth. Untuned."""
+_DEPTHS = (1.0, 1.5)
+"""How far from its uses a node may be recomputed, in the order of growth; 2, 3 and 6 found nothing (``ablation``)."""
 
 _INSIDE_STAGE_CUTS = Stage(
     "stage-cuts-inside",
@@ -357,7 +313,7 @@ _INSIDE_STAGE_CUTS = Stage(
 
 
 def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
-    """One support after the other, with a proof after each that made the incumbent cheaper."""
+    """One support after the other, the first with stages that need a schedule from it."""
     for depth in depths:
         first = depth == depths[0]
         yield Stage(
@@ -382,15 +338,6 @@ def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
             yield _ANNEALING_FIRST
             yield _INSIDE_STAGE_CUTS
         yield replace(_REPAIR, name=f"repair-{depth:g}")
-        yield Stage(
-            f"proof-{depth:g}",
-            _EVENTS,
-            "bounds all schedules that could be cheaper",
-            options={"most_pairs": _EAGER_PAIRS},
-            when=SPARSE,
-            share=0.4,
-            most_s=120.0,
-        )
 
 
 def exact(depth: float = 0.0) -> tuple[Stage, ...]:
@@ -400,16 +347,6 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
         depth: The only support to use; 0 lets it grow.
     """
     return (
-        Stage(
-            "annealing-merging",
-            _ROUND_ROBIN,
-            "finds what windows miss on dense graphs",
-            options={"members": ("annealing", "merging"), "patience": 4, "persistent": False},
-            when=DENSE,
-            share=0.3,
-            most_s=120.0,
-            kernels=("annealing",),
-        ),
         Stage(
             "round-robin-short",
             _ROUND_ROBIN,
@@ -431,10 +368,9 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
             most_s=120.0,
         ),
         Stage(
-            "last-proof",
+            "event-proof",
             _EVENTS,
-            "bounds the cost over a larger support than before",
-            options={"most_pairs": _PROOF_PAIRS},
+            "bounds all schedules that could be cheaper",
             when=SPARSE & nodes(SMALL + 1),
             share=0.5,
             most_s=120.0,

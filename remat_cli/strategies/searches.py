@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from remat_cli.errors import UsageError
+from remat_cli.strategies import pipeline
 from remat_cli.strategies.base import Context, Found, NotFound, Task
 from remat_cli.strategies.engine import Pipelined, Stage
 from remat_cli.strategies.incumbent import Verdict
@@ -37,9 +38,7 @@ class Auto(Pipelined):
     def __post_init__(self) -> None:
         """Refuse names that no stage has."""
         if self.stages != _ALL:
-            from remat_cli.strategies.pipeline import AUTO
-
-            known = [stage.name for stage in AUTO]
+            known = [stage.name for stage in pipeline.AUTO]
             for name in self.stages.split("+"):
                 if name not in known:
                     raise UsageError(f'auto{{stages}}: "{name}" is not a stage', hint=f"stages: {', '.join(known)}")
@@ -50,16 +49,12 @@ class Auto(Pipelined):
 
     def pipeline(self) -> tuple[Stage, ...]:
         """All stages, or those that were chosen."""
-        from remat_cli.strategies.pipeline import AUTO
-
         chosen = self.stages.split("+")
-        return tuple(stage for stage in AUTO if self.stages == _ALL or stage.name in chosen)
+        return tuple(stage for stage in pipeline.AUTO if self.stages == _ALL or stage.name in chosen)
 
     def second_search(self) -> tuple[Stage, ...]:
         """Annealing, merging and windows, which find plans while the stages prove bounds; none for chosen stages."""
-        from remat_cli.strategies.pipeline import SECOND_SEARCH
-
-        return SECOND_SEARCH if self.stages == _ALL else ()
+        return pipeline.SECOND_SEARCH if self.stages == _ALL else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +80,6 @@ class Optimal(Pipelined):
 
     def pipeline(self) -> tuple[Stage, ...]:
         """Open, bound, and solve over growing supports until no frontier-advancing schedule is cheaper."""
-        from remat_cli.strategies import pipeline
-
         return pipeline.optimal(self.depth)
 
 
@@ -116,13 +109,11 @@ class Search(Pipelined):
 
     def pipeline(self) -> tuple[Stage, ...]:
         """Start from what is known, or from a rounded relaxation; then search until time or patience is out."""
-        return _stages(("annealing", "merging", "windows"), self.depth, self.patience)
+        return pipeline.search(("annealing", "merging", "windows"), self.depth, self.patience)
 
     def second_search(self) -> tuple[Stage, ...]:
         """The same engines with another seed."""
-        from remat_cli.strategies.pipeline import SECOND_SEARCH
-
-        return SECOND_SEARCH
+        return pipeline.SECOND_SEARCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +135,7 @@ class Lns(Pipelined):
 
     def pipeline(self) -> tuple[Stage, ...]:
         """Start from what is known, or from a rounded relaxation; then free and solve one part after the other."""
-        return _stages(("windows",), self.depth, self.patience)
+        return pipeline.search(("windows",), self.depth, self.patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +158,4 @@ class Anneal(Pipelined):
 
     def pipeline(self) -> tuple[Stage, ...]:
         """Start from what is known, or from computing everything once; then anneal until time or patience is out."""
-        return _stages(("annealing",), 0.0, self.patience)
-
-
-def _stages(members: tuple[str, ...], depth: float, patience: int) -> tuple[Stage, ...]:
-    """Open, bound, and let ``members`` take turns."""
-    from remat_cli.strategies import pipeline
-
-    return pipeline.search(members, depth, patience)
+        return pipeline.search(("annealing",), 0.0, self.patience)

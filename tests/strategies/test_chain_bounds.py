@@ -20,8 +20,8 @@ from remat_cli.kernels.segments import fill_visits
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.planning.solving import SolveOptions, solve
-from remat_cli.strategies.chains.opener import chain_answer
 from remat_cli.strategies.chains.segments import Dense, Reserved, Segments, fill, highest_visited, prefix_sums
+from remat_cli.strategies.chains.visits import chain_answer
 from remat_cli.zoo.registry import build_graph
 
 Draw = Callable[[], int]

@@ -19,7 +19,7 @@ from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Bound, Context, Task
 from remat_cli.strategies.bounds import strongest
-from remat_cli.strategies.chains.opener import chain_answer, chain_first
+from remat_cli.strategies.chains.visits import chain_answer, chain_first
 from remat_cli.strategies.incumbent import Incumbent, Verdict
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.strategies.retention.solving import Retention

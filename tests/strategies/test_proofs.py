@@ -24,7 +24,7 @@ from remat_cli.strategies.annealing.walk import Problem, Walk
 from remat_cli.strategies.base import Context, Schedule, Task
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.objective import Evaluation
-from remat_cli.strategies.retention.proof import InStageProof, InStageProofs, Proof
+from remat_cli.strategies.retention.proof import EventProof, InStageProof, InStageProofs
 from remat_cli.strategies.retention.reduced_cost import Cheaper
 from remat_cli.tolerances import SETTLED
 
@@ -57,10 +57,7 @@ def test_no_proof_is_above_the_truth_and_those_inside_stages_are_the_sharper() -
             bounds = []
             for inside in (False, True):
                 best = best_of(graph, budget, known=seed % 3 > 0, gap=(0.0, 0.05, 0.3)[seed % 4 % 3])
-                if inside:
-                    InStageProofs(best).turn(Control())
-                elif (proof := Proof.within(best, 10_000)) is not None:
-                    proof.run(60.0, 1.0)
+                (InStageProofs if inside else EventProof)(best).turn(Control())
                 bounds.append(document_order(best))
                 assert bounds[-1] <= least
                 assert best.computes is None or best.cost >= least

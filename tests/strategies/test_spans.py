@@ -21,7 +21,7 @@ from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Context, Task
 from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.openers.clearing import WAYS, Clearing, Clearings, Network, span_bound
+from remat_cli.strategies.openers.clearing import Clearing, Clearings, Network, span_bound
 from remat_cli.zoo.registry import build_graph
 
 
@@ -89,7 +89,7 @@ def test_a_layered_graph_is_cleared_where_long_runs_must_be_computed_again() -> 
     graph = FAMILIES["layered"](3000, 0)
     budget = no_remat_peak(graph) * 9 // 10
     best = Incumbent.of(Task(graph, budget), Context(Control(), Highs(), threads=1))
-    Clearings(best).turn(Control(), ways=len(WAYS))
+    Clearings(best).turn(Control())
     assert best.computes is not None
     assert peak(graph, best.computes) <= budget
     assert best.cost < 1.1 * graph.total_cost

@@ -75,29 +75,20 @@ def span_bound(graph: Graph, network: Network, budget_bytes: int, t: int) -> flo
     return of_share(graph, found.bound)
 
 
-@dataclass(slots=True)
 class Clearings(Engine):
     """Bounds the cost by the stage that needs the most memory, then clears stretches in several ways."""
 
-    network: Network | None = None
-
-    def work(self, ways: int = 0) -> bool:
-        """Raise the bound, and offer schedules.
-
-        Args:
-            ways: Number of ways to try in any case; the others are tried only while there is no schedule.
-        """
+    def work(self) -> bool:
+        """Raise the bound, and clear in one way after the other while there is no schedule."""
         incumbent, graph = self.incumbent, self.incumbent.graph
         incumbent.report("clearing")
-        if self.network is None:
-            self.network = Network.of(graph, incumbent.budget_bytes - graph.fixed_memory)
-            profile = no_remat_profile(graph)
-            bound = span_bound(graph, self.network, incumbent.budget_bytes, profile.index(max(profile)))
-            incumbent.raise_bound(Bound(bound, Scope.DOCUMENT_ORDER))
-        for tried, (parts, spare) in enumerate(WAYS):
-            if incumbent.over() or (tried >= ways and incumbent.computes is not None):
+        network, profile = Network.of(graph, incumbent.budget_bytes - graph.fixed_memory), no_remat_profile(graph)
+        bound = span_bound(graph, network, incumbent.budget_bytes, profile.index(max(profile)))
+        incumbent.raise_bound(Bound(bound, Scope.DOCUMENT_ORDER))
+        for parts, spare in WAYS:
+            if incumbent.over() or incumbent.computes is not None:
                 break
-            computes = Clearing(graph, self.network, parts, spare).run(incumbent.context.control)
+            computes = Clearing(graph, network, parts, spare).run(incumbent.context.control)
             if computes is not None:
                 incumbent.offer(computes)
         return False

@@ -21,7 +21,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.mip import Floats
 from remat_cli.strategies.base import Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.published.instances import last_stages
+from remat_cli.strategies.published.model_size import last_stages
 
 _SCORES = ("eq", "full", "local", "msps", "lru", "size")
 

@@ -1,4 +1,4 @@
-"""Whether a model with a variable for every node and stage can be built, estimated before it is tried."""
+"""When nodes can run, and whether a model of all that can be built, estimated before it is tried."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from remat_cli.control import Control
 from remat_cli.errors import Worded
 from remat_cli.graph.model import Graph
 from remat_cli.strategies.base import NotFound
-from remat_cli.strategies.published.instances import instance_counts, last_stages
 from remat_cli.units import format_bytes, format_count
 
 _BYTES, _SECONDS = 2_500, 30e-6
@@ -89,3 +88,34 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {name}"
     return f"{seconds:.0f} seconds"
+
+
+def event(node: int, stage: int) -> int:
+    """Time at which ``node`` runs in ``stage``; ``node <= stage``, and no two pairs share one."""
+    return stage * (stage + 1) // 2 + node
+
+
+def last_stages(graph: Graph) -> list[int]:
+    """Last stage in which each node can have a use: int[n].
+
+    That is n, the closing stage, for every node from which a graph output may be recomputed. For others it is the last
+    stage of their readers.
+    """
+    n = len(graph.nodes)
+    last = list(range(n))
+    for v in graph.outputs:
+        last[graph.producer[v]] = n
+    for j in range(n - 1, -1, -1):
+        # A reader that may run only once reads in its own stage alone.
+        latest = last[j] if graph.nodes[j].recompute else j
+        for v in graph.nodes[j].inputs:
+            last[graph.producer[v]] = max(last[graph.producer[v]], latest)
+    return last
+
+
+def instance_counts(graph: Graph, most: int) -> list[int]:
+    """Instances of each node: ``most``, or the number of stages in which it can have a use if that is less; int[n]."""
+    return [
+        min(most, 1 + last - o) if node.recompute else 1
+        for o, (node, last) in enumerate(zip(graph.nodes, last_stages(graph), strict=True))
+    ]

@@ -13,8 +13,7 @@ from remat_cli.strategies.registry import strategy_from_spec
 
 QUICK_METHODS = ("dtr", "twremat", "xla-greedy{cost_aware=true}")
 """Published methods that take any graph, and whose plans are the cheapest of those (``anytime``); the fastest first."""
-CHECKPOINTING, MIN_CUTS = ("ap-greedy", "linearized-greedy", "xla-greedy"), ("min-cut",)
-OPENING_METHODS = (*QUICK_METHODS, *CHECKPOINTING, *MIN_CUTS)
+OPENING_METHODS = (*QUICK_METHODS, "ap-greedy", "linearized-greedy", "xla-greedy", "min-cut")
 """All methods with which searches begin, for searches over budgets."""
 
 

@@ -27,9 +27,8 @@ from remat_cli.mip import Floats, Ints
 from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound
-from remat_cli.strategies.chains.opener import forward_end
 from remat_cli.strategies.chains.segments import prefix_sums
-from remat_cli.strategies.chains.visits import dominators, leading, longest_falling
+from remat_cli.strategies.chains.visits import dominators, forward_end, leading, longest_falling
 from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.openers.clearing import Network, Question
 from remat_cli.strategies.repeated.parts import reduced

@@ -17,7 +17,7 @@ from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.mip import Bools
 from remat_cli.plan.liveness import cost_of, heights, priced
 from remat_cli.strategies.chains.extract import Chain
-from remat_cli.strategies.chains.opener import forward_end
+from remat_cli.strategies.chains.visits import forward_end
 from remat_cli.strategies.openers.clearing import Choice, Network, Question
 from remat_cli.tolerances import ROUNDING
 

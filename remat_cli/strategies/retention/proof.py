@@ -20,7 +20,7 @@ from remat_cli.control import Control
 from remat_cli.errors import Interrupted, LimitReached, SolverFailed
 from remat_cli.milp.decode import overfull
 from remat_cli.milp.in_stage_rows import LiveThroughRows
-from remat_cli.milp.support import Support, common, support_within
+from remat_cli.milp.support import common, support_within
 from remat_cli.mip import Floats, LinearModel
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Outcome, Termination
@@ -30,56 +30,44 @@ from remat_cli.strategies.bounds import safe_bound, whole
 from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.incumbent import Incumbent, Verdict
 from remat_cli.strategies.retention.reduced_cost import MOST_NODES, Cheaper
-from remat_cli.strategies.retention.solving import Retention
+from remat_cli.strategies.retention.solving import NEIGHBOURS, Retention
 from remat_cli.tolerances import START_VIOLATION
 
+# Halving and doubling all of these together changes the gap by less than its noise (benchmark ``ablation``).
+_MOST_PAIRS = 60_000
+"""Most (stage, node) pairs of the support of an event proof."""
 _REHEARSAL_DEPTH, _REHEARSAL_GAP = 1.0, 1e-3
 _REHEARSAL_S, _REHEARSAL_SHARE = 15.0, 0.2
-"""Which rows a proof takes shows on a small support, in a fraction of the time for the full one. Untuned."""
-_NEIGHBOURS = 2
-"""Rows are stated for a violated step and as many stages on either side, which the next answer would move to. Untuned.
-"""
+"""Which rows a proof takes shows on a small support, in a fraction of the time for the full one."""
 _SHARE, _LEAST_S, _FACTOR = 0.5, 2.0, 10.0
 """Most time for asking again: a share of the time left, and some seconds and a multiple of the first answer's time,
-because HiGHS takes longer without presolve. Untuned."""
+because HiGHS takes longer without presolve."""
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """A model over a support to which every schedule below a ceiling can be transformed (see ``milp/support``).
+class EventProof(Engine):
+    """Bounds the cost by a model over an event support, if that is small enough.
 
-    Attributes:
-        incumbent: Gets the bound and the schedules found.
-        support: Support for the graph with its closing node.
-        cheaper: The schedules to find or exclude; the bound is at most their ceiling.
+    Every schedule below a ceiling can be transformed to the support (see ``milp/support``); the bound is at most the
+    ceiling.
     """
 
-    incumbent: Incumbent
-    support: Support
-    cheaper: Cheaper
+    uses_solver: ClassVar[bool] = True
 
-    @classmethod
-    def within(cls, incumbent: Incumbent, most_pairs: int) -> Proof | None:
-        """Choose the support; None if it is too large.
-
-        Args:
-            incumbent: The incumbent.
-            most_pairs: Most (stage, node) pairs of a support.
-        """
+    def work(self) -> bool:
+        """Solve once; take the bound reached when the clock stops."""
+        incumbent = self.incumbent
         if len(incumbent.graph.nodes) > MOST_NODES:
-            return None
+            return False
         cheaper = Cheaper.than_needed(incumbent)
         support = cheaper.events()
-        return cls(incumbent, support, cheaper) if sum(len(stages) for stages in support) <= most_pairs else None
-
-    def run(self, most_s: float, share: float) -> None:
-        """Solve for at most ``most_s`` seconds and ``share`` of the time left; take the bound reached by then."""
-        incumbent = self.incumbent
-        model = Retention.over(incumbent, None, support=self.support)
-        if self.cheaper.ceiling < incumbent.cost:  # else the solver's start is the same cutoff
-            model.cuts += self.cheaper.rows(model.stated, model.stating)
-        outcome = model.solve(incumbent.step(most_s, share), rounds=1)
-        raise_bound(incumbent, proven_cost(model, outcome), self.cheaper.ceiling)
+        if sum(len(stages) for stages in support) > _MOST_PAIRS:
+            return False
+        model = Retention.over(incumbent, None, support=support)
+        if cheaper.ceiling < incumbent.cost:  # else the solver's start is the same cutoff
+            model.cuts += cheaper.rows(model.stated, model.stating)
+        outcome = model.solve(incumbent.context.control, rounds=1)
+        raise_bound(incumbent, proven_cost(model, outcome), cheaper.ceiling)
+        return False
 
 
 @dataclass(slots=True)
@@ -150,7 +138,7 @@ class InStageProof:
         decoder = self.model.decoder
         chosen = decoder.chosen(values)
         self.incumbent.offer(decoder.computes(chosen))
-        near = range(-_NEIGHBOURS, _NEIGHBOURS + 1)
+        near = range(-NEIGHBOURS, NEIGHBOURS + 1)
         return self.state((t + d, k) for t, k in overfull(self.model.stated, chosen) for d in near)
 
     def _start(self, model: LinearModel) -> Floats | None:
@@ -161,29 +149,6 @@ class InStageProof:
             kept = 1.0 if level.kept is None else values[level.kept]
             values[level.variable] = max(0.0, kept - values[level.again])
         return values if model.violation(values) <= START_VIOLATION else None
-
-
-@dataclass(slots=True)
-class EventProof(Engine):
-    """Bounds the cost over an event support, once for each cost of the incumbent.
-
-    Attributes:
-        tried: The cost of the incumbent at the last proof: a cheaper one leaves less to exclude.
-    """
-
-    uses_solver: ClassVar[bool] = True
-
-    tried: float = math.inf
-
-    def work(self, most_pairs: int) -> bool:
-        """Prove, if the support has at most ``most_pairs`` (stage, node) pairs."""
-        incumbent = self.incumbent
-        if incumbent.cost < self.tried:
-            proof = Proof.within(incumbent, most_pairs)
-            if proof is not None:
-                self.tried = incumbent.cost
-                proof.run(math.inf, 1.0)
-        return False
 
 
 @dataclass(slots=True)

@@ -37,42 +37,30 @@ from remat_cli.strategies.openers.stage_cuts import StageCuts, stage_cuts_of
 from remat_cli.strategies.retention.proof import confirmed
 from remat_cli.strategies.retention.solving import Retention
 
-_WINDOW_S = 5.0
-"""Most seconds for one window. Untuned."""
-_ROUNDING_SHARES, _ROUNDING_S = (1.0, 0.97, 0.9), 20.0
-"""Shares of the budget for rounding the relaxation to a first schedule, and most seconds for that. Untuned."""
-_SHARE = 1 / 6
-"""First width of a window, as a share of all nodes. Untuned."""
-_NARROWEST = 8
-"""Least width of a window, in nodes. Untuned."""
+# Halving and doubling all of these together changes the gap by less than its noise (benchmark ``ablation``).
+_STEP_S, _SLICE_S, _POLISH_S = 5.0, 30.0, 3.0
+"""Most seconds for one window or bottleneck stage; for one solve; and for one solve within the gap, which often still
+lowers the cost."""
+_TIME_SHARE = 0.3
+"""Share of the time left for any of them."""
+_WIDTH, _NARROWEST = 1 / 6, 8
+"""First width of a window, as a share of all nodes, and the least, in nodes."""
 _GUIDED = 0.15
-"""Share of windows that the linear relaxation chooses. Untuned."""
-_SHARES = (1.0, 0.98, 0.95, 0.9, 0.8)
-"""Shares of the budget for rounding the relaxation until there is a schedule: rounding adds memory. Untuned."""
+"""Share of windows that the linear relaxation chooses."""
+_SHARES = (1.0, 0.97, 0.9, 0.8)
+"""Shares of the budget for rounding the relaxation until there is a schedule: rounding adds memory."""
 _GROWTH_LIMIT = 50_000
-"""Columns beyond which a support is not grown further. Untuned."""
-_BUILD_LIMIT = 300_000
-"""Most (stage, node) pairs of the smallest support for which a model is built. Untuned."""
-_PER_PAIR_S, _BUILD_SHARE = 1e-4, 0.3
-"""Seconds to state and compile a model, per such pair, and the share of the time left for that. Untuned."""
+"""Columns beyond which a support is not grown further."""
+_BUILD_LIMIT, _PER_PAIR_S = 300_000, 1e-4
+"""Most (stage, node) pairs of the smallest support for which a model is built, and seconds for each."""
 _MOST_STAGES = 12_000
 """Nodes beyond which even a sparse model takes several gigabytes, and minutes until its first result."""
 _WHOLE_LIMIT = 200_000
-"""Nonzeros beyond which a model is searched by windows if there is an incumbent. Untuned."""
-_SLICE_S, _POLISH_S = 30.0, 3.0
-"""Seconds for one solve: before the gap is reached, and after, when it often still lowers the cost. Untuned."""
-_FIRST_SHARE, _LATER_SHARE = 0.3, 0.1
-"""Shares of the time left for rounding the relaxation: of the first support, and of later ones. Untuned."""
-_SOLVE_SHARE = 0.4
-"""Share of the time left for one solve. Untuned."""
+"""Nonzeros beyond which a model is searched by windows if there is an incumbent."""
 _MANY_WINDOWS, _FEW_WINDOWS = 24, 2
-"""Windows instead of a solve, and after one that did not finish. Untuned."""
-_MERGE_S = 10.0
-"""Most seconds for one merge. Untuned."""
-_CUT_S, _CUT_SHARE = 5.0, 0.2
-"""First most seconds, and share of the time left, for one bottleneck stage more. Untuned."""
+"""Windows instead of a solve, and after one that did not finish."""
 _FIRST_STEPS, _FEWEST_STEPS, _MOST_STEPS = 400, 50, 20_000
-"""Steps to merge: at first, at least and at most. Untuned."""
+"""Steps to merge: at first, at least and at most."""
 
 
 @dataclass(slots=True)
@@ -89,7 +77,7 @@ class Windows(Engine):
 
     rng: random.Random = field(default_factory=random.Random)
     model: Retention | None = None
-    share: float = _SHARE
+    share: float = _WIDTH
 
     def __post_init__(self) -> None:
         """Seed the choice of windows."""
@@ -112,11 +100,11 @@ class Windows(Engine):
             incumbent.report("searching windows")
             self.model = self.model.holding_best()
             width = max(_NARROWEST, round(self.share * len(incumbent.graph.nodes)))
-            control = incumbent.step(_WINDOW_S, 0.5)
+            control = incumbent.step(_STEP_S, _TIME_SHARE)
             better = self.model.improve(self._window(self.model, width), control)
             # A window that times out is too wide. One that the solver finishes without a gain is too narrow.
             if control.out_of_time():
-                self.share = max(_SHARE / 8, self.share * 0.7)
+                self.share = max(_WIDTH / 8, self.share * 0.7)
             elif not better:
                 self.share = min(0.5, self.share * 1.2)
         return incumbent.advancing_cost < before
@@ -126,7 +114,7 @@ class Windows(Engine):
         model = Retention.over(self.incumbent, depth)
         if self.incumbent.advancing is None:
             self.incumbent.report("rounding the linear relaxation")
-            model.round_relaxation(_ROUNDING_SHARES, self.incumbent.step(_ROUNDING_S, 0.2))
+            model.round_relaxation(_SHARES, self.incumbent.step(_SLICE_S, _TIME_SHARE))
         return model.holding_best()
 
     def _window(self, model: Retention, width: int) -> Bools:
@@ -169,7 +157,7 @@ class Growing(Engine):
 
         Args:
             depth: How far from its uses a node may be recomputed.
-            first: Whether this is the first support; then rounding gets more of the time.
+            first: Whether this is the first support; then rounding looks for a first schedule.
         """
         if self.worth_growing:
             self.worth_growing = self._grow(depth, eager=first)
@@ -181,7 +169,7 @@ class Growing(Engine):
         near = near_pairs(incumbent.graph)
         proven = incumbent.verdict >= Verdict.GAP
         large = len(incumbent.graph.nodes) > _MOST_STAGES or near > _BUILD_LIMIT
-        late = remaining is not None and near * _PER_PAIR_S > _BUILD_SHARE * remaining
+        late = remaining is not None and near * _PER_PAIR_S > _TIME_SHARE * remaining
         # Within the gap, a cheaper plan is worth seconds, and not a large model.
         if (large or late or (proven and near * _PER_PAIR_S > _POLISH_S)) and writes is None:
             return False
@@ -190,8 +178,7 @@ class Growing(Engine):
         # Budgets below the real one serve to find a first schedule. Later only the solution at the budget itself is
         # needed: it guides windows.
         shares = _SHARES if (eager or incumbent.computes is None) and not proven else _SHARES[:1]
-        share = _FIRST_SHARE if eager or incumbent.computes is None else _LATER_SHARE
-        model.round_relaxation(shares, incumbent.step(_SLICE_S, share))
+        model.round_relaxation(shares, incumbent.step(_SLICE_S, _TIME_SHARE))
         if (incumbent.verdict >= Verdict.SETTLED and writes is None) or incumbent.context.control.stopping():
             return False
         # Rounding may have found an incumbent with recomputations outside the support.
@@ -202,7 +189,7 @@ class Growing(Engine):
         if len(model.model.values) > _WHOLE_LIMIT and incumbent.advancing is not None and writes is None:
             windows.work(_MANY_WINDOWS)
         else:
-            outcome = model.solve(incumbent.step(_POLISH_S if proven else _SLICE_S, _SOLVE_SHARE))
+            outcome = model.solve(incumbent.step(_POLISH_S if proven else _SLICE_S, _TIME_SHARE))
             if outcome is None or outcome.termination is not Termination.OPTIMAL:
                 windows.work(_FEW_WINDOWS)
         if writes is not None:
@@ -253,7 +240,7 @@ class Merging(Engine):
     most: int = _FIRST_STEPS
     done: frozenset[tuple[int, int]] = frozenset()
     stage_cuts: StageCuts | None = None
-    cut_s: float = _CUT_S
+    cut_s: float = _STEP_S
 
     pool: Pool = field(init=False)
 
@@ -279,7 +266,7 @@ class Merging(Engine):
             return
         if self.stage_cuts is None:
             self.stage_cuts = stage_cuts_of(self.incumbent)
-        control = self.incumbent.step(self.cut_s, _CUT_SHARE)
+        control = self.incumbent.step(self.cut_s, _TIME_SHARE)
         computes = self.stage_cuts.run(control)
         if computes is not None:
             self.pool.add(computes)
@@ -298,7 +285,7 @@ class Merging(Engine):
         if self.incumbent.over() or self.done.issuperset(steps):
             return False
         before, graph = self.incumbent.cost, closed(self.incumbent.graph)
-        control = self.incumbent.step(_MERGE_S, 0.3)
+        control = self.incumbent.step(_STEP_S, _TIME_SHARE)
         support = widened(graph, ((),) * len(graph.nodes), (*steps, *self._at_readers(steps)))
         model = Retention.over(self.incumbent, None, support=support)
         outcome = model.solve(control)
@@ -306,7 +293,7 @@ class Merging(Engine):
             self.done = frozenset(steps)
             # Finished in less than half its time: twice as many steps should fit.
             remaining = control.remaining_s() or 0.0
-            self.most = min(_MOST_STEPS, self.most * 2 if remaining > _MERGE_S / 2 else self.most * 5 // 4)
+            self.most = min(_MOST_STEPS, self.most * 2 if remaining > _STEP_S / 2 else self.most * 5 // 4)
         elif control.out_of_time():
             self.most = max(_FEWEST_STEPS, self.most * 4 // 5)
         return self.incumbent.cost < before

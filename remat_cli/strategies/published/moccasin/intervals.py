@@ -20,7 +20,7 @@ from typing import Any
 from ortools.sat.python import cp_model
 
 from remat_cli.graph.model import Graph
-from remat_cli.strategies.published.instances import event, instance_counts, last_stages
+from remat_cli.strategies.published.model_size import event, instance_counts, last_stages
 
 _EXACT_COST = 2**40
 """Largest total cost, in units of the gcd, that the objective holds exactly."""

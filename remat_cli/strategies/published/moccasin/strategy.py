@@ -21,9 +21,8 @@ from remat_cli.solvers.base import SolverLog
 from remat_cli.solvers.process import run_process, temporary_folder
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Strategy, Task
 from remat_cli.strategies.incumbent import Incumbent, Verdict
-from remat_cli.strategies.published.instances import instance_counts
 from remat_cli.strategies.published.moccasin.worker import Job
-from remat_cli.strategies.published.model_size import too_many_intervals
+from remat_cli.strategies.published.model_size import instance_counts, too_many_intervals
 
 _ROOT = Path(__file__).parents[2]
 _WORKER = f"""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -19,8 +19,8 @@ from types import ModuleType
 from benchmarks.machine import ROOT
 
 ROOMS = ("strategies", "kernels", "milp")
-OFF, HALVED, DOUBLED = "off", "halved", "doubled"
-VARIANTS = (OFF, HALVED, DOUBLED)
+Place = tuple[str, tuple[int, ...]]
+"""Name of a constant, and the place of a number in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,9 @@ class Constant:
         """``remat_cli.strategies.engine._UNDISTURBED_S``, with ``[1]`` for each position in a tuple."""
         return f"{self.module}.{self.name}{''.join(f'[{k}]' for k in self.place)}"
 
-    def variant(self, how: str) -> float | None:
-        """The number off (0), halved or doubled; None if that changes nothing, or is the same as off."""
-        if how == OFF:
-            return type(self.value)(0)
-        new = self.value * 2 if how == DOUBLED else self.value // 2 if isinstance(self.value, int) else self.value / 2
-        return None if new in (self.value, 0) else new
+    def scaled(self, factor: float) -> float:
+        """The number times ``factor``."""
+        return max(1, round(self.value * factor)) if isinstance(self.value, int) else self.value * factor
 
 
 def constants() -> list[Constant]:
@@ -63,49 +60,52 @@ def constants() -> list[Constant]:
     return found
 
 
-def patch(label: str, value: float) -> None:
-    """From now on, the module of a constant is imported with another value.
+def scale(labels: Sequence[str], factor: float) -> None:
+    """From now on, modules are imported with some of their constants scaled; whole numbers stay whole, and at least 1.
+
+    Args:
+        labels: Beginnings of the names of constants: those, their modules, or packages with a dot at the end.
+        factor: The factor.
 
     Raises:
-        ValueError: If there is no such constant, or its module was imported already.
+        ValueError: If a module was imported already.
     """
-    chosen = next((constant for constant in constants() if constant.label == label), None)
-    if chosen is None:
-        raise ValueError(f"there is no constant {label}")
-    if chosen.module in sys.modules:
-        raise ValueError(f"{chosen.module} was imported already")
-    sys.meta_path.insert(0, _Finder(chosen, value))
-
-
-class _Finder(MetaPathFinder):
-    """Finds the module of one constant."""
-
-    def __init__(self, constant: Constant, value: float) -> None:
-        self.constant, self.value = constant, value
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The module, with a loader that replaces the constant; None for every other module."""
-        if name != self.constant.module:
-            return None
-        file = ROOT.joinpath(*name.split(".")).with_suffix(".py")
-        return importlib.util.spec_from_file_location(
-            name, file, loader=_PatchedLoader(file, self.constant, self.value)
+    chosen = {one for one in constants() if one.label.startswith(tuple(labels))}
+    for module in {one.module for one in chosen}:
+        if module in sys.modules:
+            raise ValueError(f"{module} was imported already")
+        sys.meta_path.insert(
+            0, _Finder(module, {(o.name, o.place): o.scaled(factor) for o in chosen if o.module == module})
         )
 
 
-class _PatchedLoader(Loader):
-    """Runs the source of a module with one number replaced."""
+class _Finder(MetaPathFinder):
+    """Finds one module."""
 
-    def __init__(self, file: Path, constant: Constant, value: float) -> None:
-        self.file, self.constant, self.value = file, constant, value
+    def __init__(self, module: str, values: Mapping[Place, float]) -> None:
+        self.module, self.values = module, values
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The module, with a loader that replaces constants; None for every other module."""
+        if name != self.module:
+            return None
+        file = ROOT.joinpath(*name.split(".")).with_suffix(".py")
+        return importlib.util.spec_from_file_location(name, file, loader=_PatchedLoader(file, self.values))
+
+
+class _PatchedLoader(Loader):
+    """Runs the source of a module with numbers replaced."""
+
+    def __init__(self, file: Path, values: Mapping[Place, float]) -> None:
+        self.file, self.values = file, values
 
     def exec_module(self, module: ModuleType) -> None:
         """Run it."""
         tree = ast.parse(self.file.read_text(encoding="utf-8"))
-        for name, node in _assigned(tree):
-            for place, number, _ in _numbers(node, ()):
-                if (name, place) == (self.constant.name, self.constant.place):
-                    _replace(tree, number, ast.copy_location(ast.Constant(self.value), number))
+        numbers = [(name, *number) for name, node in _assigned(tree) for number in _numbers(node, ())]
+        for name, place, number, _ in numbers:
+            if (name, place) in self.values:
+                _replace(tree, number, ast.copy_location(ast.Constant(self.values[name, place]), number))
         exec(compile(ast.fix_missing_locations(tree), str(self.file), "exec"), module.__dict__)
 
 

@@ -1,0 +1,1 @@
+"""What stages and constants of the search are worth."""

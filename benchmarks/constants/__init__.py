@@ -1,1 +1,0 @@
-"""The effect of every numeric constant of the search: each off, halved and doubled."""
