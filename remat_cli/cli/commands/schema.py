@@ -6,29 +6,11 @@ from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.cli.output_files import report_format
 from remat_cli.errors import UsageError
-from remat_cli.graph.document import newest, schema_text
-
-_KINDS = (
-    "batch",
-    "checks",
-    "comparison",
-    "comparisons",
-    "curve",
-    "diff",
-    "explanation",
-    "fits",
-    "graph",
-    "graph-summary",
-    "plan",
-    "policy",
-    "report",
-    "worth",
-)
-"""The kinds of ``graph.document``, repeated here because importing that module would slow down ``--help``."""
+from remat_cli.graph.document import KINDS, newest, schema_text
 
 
 @click.command("schema", epilog="Example: remat schema graph -o graph-v1.json")
-@click.argument("document", type=click.Choice(_KINDS))
+@click.argument("document", type=click.Choice(KINDS))
 @click.option(
     "--version",
     "version",
