@@ -46,7 +46,7 @@ class Tool:
 
     Attributes:
         name: ``torch-checkpoint``.
-        title: What it is.
+        title: What it is, for the command line.
         unit: What it chooses: ``modules``, ``layers`` or ``names``.
         frontend: The frontend whose graphs it is for.
         strategy: The strategy whose plans it can carry out.
@@ -218,7 +218,7 @@ TOOLS = {
         ),
         Tool(
             "torch-tags",
-            "tags for operations, which torch.compile's partitioner obeys",
+            "tags for operations, which torch.compile obeys",
             "names",
             "torch",
             "save-only",
@@ -226,7 +226,7 @@ TOOLS = {
         ),
         Tool(
             "jax-names",
-            "jax.checkpoint with names of values to save",
+            "jax.checkpoint with names of values",
             "names",
             "jax",
             "save-only",
@@ -238,7 +238,7 @@ TOOLS = {
         ),
         Tool(
             "jax-scan",
-            "jax.checkpoint inside of every scan, with names of values to save",
+            "the same inside of every scan",
             "names",
             "jax",
             "save-only",

@@ -12,6 +12,7 @@ from remat_cli.cli.progress import ProgressLine, showing
 from remat_cli.cli.session import current
 from remat_cli.errors import ExitCode
 from remat_cli.planning.options import SolveOptions
+from remat_cli.planning.policy_tools import TOOLS
 from remat_cli.reports.documents import document_json
 from remat_cli.reports.policy import policy_text
 
@@ -30,12 +31,9 @@ Exits with 1 if nothing that the tool can express fits the budget."""
 @click.option("-b", "--budget", type=params.BUDGET, required=True, help="Memory for everything: 16GB, 80%.")
 @click.option(
     "--to",
-    type=click.Choice(["torch-checkpoint", "hf-every-n", "torch-tags", "jax-names", "jax-scan", "keras-layers"]),
+    type=click.Choice(list(TOOLS)),
     required=True,
-    help="torch-checkpoint: torch.utils.checkpoint around modules. hf-every-n: every n-th layer of Transformers. "
-    "torch-tags: tags for operations, which torch.compile obeys. jax-names: jax.checkpoint with names of values. "
-    "jax-scan: the same inside of every scan. "
-    "keras-layers: keras.RematScope with names of layers.",
+    help=" ".join(f"{tool.name}: {tool.title}." for tool in TOOLS.values()),
 )
 @params.solver_option
 @click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for all of it.")
