@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any
 
 from remat_cli.errors import UsageError, wrong_type
 
@@ -371,16 +371,13 @@ def parse_duration(text: str) -> float:
     return float(seconds)
 
 
-def format_bytes(count: int, *, system: Literal["si", "iec"] = "si") -> str:
-    """``count`` bytes for people, to four significant digits: ``15.83 GB``, or ``14.74 GiB``."""
-    step, names = (
-        (1000, ("kB", "MB", "GB", "TB", "PB")) if system == "si" else (1024, ("KiB", "MiB", "GiB", "TiB", "PiB"))
-    )
+def format_bytes(count: int) -> str:
+    """``count`` bytes for people, to four significant digits: ``15.83 GB``."""
     amount, unit = float(count), "B"
-    for name in names:
-        if abs(amount) < step * 0.99995:
+    for name in ("kB", "MB", "GB", "TB", "PB"):
+        if abs(amount) < 1000 * 0.99995:
             break
-        amount, unit = amount / step, name
+        amount, unit = amount / 1000, name
     return f"{count} B" if unit == "B" else f"{_digits(amount)} {unit}"
 
 
