@@ -6,7 +6,7 @@ v is kept from stage t-1 into stage t.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -83,33 +83,19 @@ def straightened(graph: Graph, computes: Sequence[int]) -> tuple[int, ...]:
     return least_recomputation_between(graph, matrices_of(graph, computes).kept)
 
 
-def least_recomputation(graph: Graph, kept: Callable[[int, int], bool]) -> tuple[int, ...]:
+def least_recomputation_between(graph: Graph, kept: Sequence[Sequence[tuple[int, int]]]) -> tuple[int, ...]:
     """The sequence with the fewest computes for a given S (Checkmate, Algorithm 2, phase two).
+
+    It takes time in proportion to the number of intervals.
 
     Args:
         graph: The graph, with its closing node if one is needed.
-        kept: ``kept(t, v)``: whether value v is to be kept from stage t-1 into stage t.
+        kept: S as the half-open stage intervals (s, e] of every value: kept into the stages s+1 .. e. The value is
+            computed in stage s, or can be. Intervals of one value may touch, but not overlap.
 
     Returns:
         A sequence with, in every stage t and in document order, the computations without which node t could not run or
         a value kept into the next stage would be missing.
-    """
-    computes: list[int] = []
-    here: set[int] = set()  # values kept into stage t
-    for t in range(len(graph.nodes)):
-        following = {v for v in range(graph.first_value[t + 1]) if kept(t + 1, v)}
-        computes.extend(_stage(graph, t, here, following - here))
-        here = following
-    return tuple(computes)
-
-
-def least_recomputation_between(graph: Graph, kept: Sequence[Sequence[tuple[int, int]]]) -> tuple[int, ...]:
-    """:func:`least_recomputation` for an S given as intervals; takes time in proportion to their number.
-
-    Args:
-        graph: The graph, with its closing node if one is needed.
-        kept: For every value the half-open stage intervals (s, e]: kept into the stages s+1 .. e. The value is computed
-            in stage s, or can be. Intervals of one value may touch, but not overlap.
     """
     n = len(graph.nodes)
     entering: list[list[int]] = [[] for _ in range(n + 2)]

@@ -63,13 +63,8 @@ def plan_show(report: Report, plan: Plan, style: Style) -> str:
     return render(style, *parts, *recomputed_section(report, style))
 
 
-def timeline_text(report: Report, statements: Sequence[Statement], style: Style) -> str:
-    """Memory over statements as text, the values at the peak, and why the peak is where it is."""
-    return render(style, *timeline_lines(report, statements, style))
-
-
 def timeline_lines(report: Report, statements: Sequence[Statement], style: Style) -> list[RenderableType]:
-    """The lines of :func:`timeline_text`."""
+    """Memory over statements, the values at the peak, and why the peak is where it is."""
     from rich.text import Text
 
     if not report.replay.profile:

@@ -11,7 +11,7 @@ from test_derive import random_sequence
 from remat_cli.graph.model import Graph, Node, closed
 from remat_cli.plan.derive import derive, peak, prune
 from remat_cli.plan.liveness import DEAD, cost_of, heights, next_reads, priced, reads_at_end, walk_back
-from remat_cli.plan.matrices import is_frontier_advancing, least_recomputation, matrices_of, straightened
+from remat_cli.plan.matrices import is_frontier_advancing, least_recomputation_between, matrices_of, straightened
 from remat_cli.plan.model import Compute
 from remat_cli.plan.replay import replay
 
@@ -118,10 +118,7 @@ def test_keeping_what_a_frontier_advancing_sequence_keeps_gives_it_back(seed: in
     sequence = _ascending_stages(graph, random_sequence(rng, graph))
     seen = matrices_of(graph, sequence)
 
-    def kept(stage: int, value: int) -> bool:
-        return any(s < stage <= e for s, e in seen.kept[value])
-
-    again = least_recomputation(closed(graph), kept)
+    again = least_recomputation_between(closed(graph), seen.kept)
     again = tuple(k for k in again if k < len(graph.nodes))
     assert replay(graph, derive(graph, again)).valid
     # It may drop what served nothing, and nothing else; what it keeps lives no longer.

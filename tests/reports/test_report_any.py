@@ -32,7 +32,7 @@ from remat_cli.reports.explanation import explanation_text
 from remat_cli.reports.graph import graph_summary_document, graph_text
 from remat_cli.reports.plan import plan_text
 from remat_cli.reports.style import Mark, Style, ruler
-from remat_cli.reports.timeline import plan_show, timeline_text
+from remat_cli.reports.timeline import plan_show
 
 VALIDATOR = jsonschema.Draft202012Validator(
     json.loads((Path(__file__).parents[2] / "schemas" / "report-v1.json").read_text())
@@ -65,7 +65,6 @@ def test_text_reports_stay_in_their_width(plan: Plan, style: Style) -> None:
     ending = Ending(Outcome.SOLVER_FAILED, "x " * 99)
     for checking in (False, True):
         assert_fits(plan_text(report, style, run=run, ending=ending, checking=checking), style)
-    assert_fits(timeline_text(report, plan.statements, style), style)
     assert_fits(plan_show(report, plan, style), style)
     assert_fits(graph_text(summarize(plan.graph), style), style)
 
