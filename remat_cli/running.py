@@ -11,9 +11,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FrameType
-from typing import Generic, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from remat_cli.control import Control
 
@@ -41,22 +42,24 @@ class Abandoned(Exception):
     """The work did not stop in time; it continues in a thread that ends with the process."""
 
 
-class _Work(Generic[T]):
-    """A function to run in a thread of its own, and its result or error."""
+def in_thread(function: Callable[[], T], name: str) -> tuple[threading.Event, Future[T]]:
+    """Call ``function`` in a thread of its own; an event that is set at its end, and its result or error by then.
 
-    def __init__(self, function: Callable[[], T]) -> None:
-        self.done = threading.Event()
-        self.value: T | None = None
-        self.error: BaseException | None = None
-        self._function = function
+    Wait for the event in steps, and never by Thread.join: a signal inside that makes Python believe that the thread has
+    ended. The thread is a daemon: a solver that ignores its limits must not keep the process alive.
+    """
+    done, result = threading.Event(), Future[T]()
 
-    def __call__(self) -> None:
+    def work() -> None:
         try:
-            self.value = self._function()
+            result.set_result(function())
         except BaseException as error:  # the waiting thread raises it again
-            self.error = error
+            result.set_exception(error)
         finally:
-            self.done.set()
+            done.set()
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return done, result
 
 
 def run(function: Callable[[], T], control: Control, *, grace_s: float) -> T:
@@ -70,21 +73,16 @@ def run(function: Callable[[], T], control: Control, *, grace_s: float) -> T:
     Raises:
         Abandoned: If it is still busy after that time.
     """
-    work = _Work(function)
-    # A daemon: a solver that ignores its limits must not keep the process alive.
-    threading.Thread(target=work, name="remat-work", daemon=True).start()
+    done, result = in_thread(function, "remat-work")
     patience_ends_s: float | None = None
-    # Never Thread.join: a signal inside it makes Python believe that the thread has ended.
-    while not work.done.wait(_POLL_S):
+    while not done.wait(_POLL_S):
         if control.stopping():
             # Measure by the clock, not by counting polls: a thread busy in C code may delay each poll by a second.
             if patience_ends_s is None:
                 patience_ends_s = time.monotonic() + grace_s
             if time.monotonic() >= patience_ends_s:
                 raise Abandoned
-    if work.error is not None:
-        raise work.error
-    return work.value  # type: ignore[return-value]  # set whenever there is no error
+    return result.result()
 
 
 @contextmanager

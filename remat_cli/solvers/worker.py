@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from remat_cli.control import Control
 from remat_cli.mip import Floats
+from remat_cli.running import in_thread
 from remat_cli.solvers.base import Outcome, Request, Solver, SolverLog, SolverProgress, Termination
 from remat_cli.solvers.checked import outcome, stop_reason
 
@@ -36,17 +37,6 @@ class Call(Generic[T]):
         self._work = work
         self._interrupt = interrupt
         self._silence = silence
-        self._done = threading.Event()
-        self._results: list[T] = []
-        self._errors: list[BaseException] = []
-
-    def _run(self) -> None:
-        try:
-            self._results.append(self._work())
-        except BaseException as error:  # raised again in the waiting thread
-            self._errors.append(error)
-        finally:
-            self._done.set()
 
     def wait(self, control: Control) -> T | None:
         """Start the work and wait for it, until the control says stop and the grace is over.
@@ -57,18 +47,15 @@ class Call(Generic[T]):
         Raises:
             Exception: Whatever ``work`` raises.
         """
-        threading.Thread(target=self._run, name="remat-solver", daemon=True).start()
+        self._done, result = in_thread(self._work, "remat-solver")
         try:
             self._watch(control)
         except BaseException:  # KeyboardInterrupt, if nothing turns Ctrl-C into control.cancelled
             self._stop()
             raise
-        if self._errors:
-            raise self._errors[0]
-        return self._results[0] if self._results else None
+        return result.result() if self._done.is_set() else None
 
     def _watch(self, control: Control) -> None:
-        # Event.wait in steps, never Thread.join: a signal inside join makes Python 3.11 believe the thread has ended.
         while not self._done.wait(POLL_S):
             late = control.deadline_s is not None and time.monotonic() >= control.deadline_s + LATE_S
             if control.cancelled.is_set() or late:
