@@ -195,6 +195,6 @@ class Shades:
         return sorted({round(self.low + k * (self.high - self.low) / (_TICKS - 1)) for k in range(_TICKS)})
 
 
-def box_height(made: int, most: int) -> float:
-    """The height of a box that makes ``made`` bytes, in rows; ``most`` bytes have the largest."""
-    return round(_LOWEST + (_HIGHEST - _LOWEST) * math.sqrt(made / most), 3) if most else _LOWEST
+def box_height(size: int, most: int) -> float:
+    """The height of a box that makes ``size`` bytes, in rows; ``most`` bytes have the largest."""
+    return round(_LOWEST + (_HIGHEST - _LOWEST) * math.sqrt(size / most), 3) if most else _LOWEST

@@ -467,7 +467,6 @@ def _slopes(worth: Worth) -> Chart:
             for place, (text, amount) in enumerate(worth.budgets)
             if (slope := worth.memory(at, place)) is not None
         ]
-        colour = COLOURS[at % len(COLOURS)]
         traces.append(
             {
                 "type": "scatter",
@@ -481,7 +480,7 @@ def _slopes(worth: Worth) -> Chart:
                     "array": [max(0.0, slope.most - slope.found) for _, _, slope in points],
                     "arrayminus": [max(0.0, slope.found - slope.least) for _, _, slope in points],
                 },
-                "line": {"color": INK if colour == "#000000" else colour, "width": 2, "shape": "hv"},
+                "line": {"color": _colour(at), "width": 2, "shape": "hv"},
                 "text": [label(text) for _, text, _ in points],
                 "hovertemplate": "budget %{text}: %{y:.4g}<extra>%{fullData.name}</extra>",
             }
