@@ -12,6 +12,7 @@ from torch_plans import FAST
 import remat_cli
 from remat_cli.errors import UsageError
 from remat_cli.frontends.available import available_bytes
+from remat_cli.frontends.torch import tensors
 from remat_cli.frontends.torch.train import arguments
 from remat_cli.frontends.torch.train.arguments import Arguments
 from remat_cli.units import parse_budget
@@ -54,7 +55,7 @@ def test_on_cuda_it_is_what_is_free_what_pytorch_holds_unused_and_what_is_there_
     figures = {"mem_get_info": (20 * GB, 80 * GB), "memory_reserved": 9 * GB, "memory_allocated": 7 * GB}
     for name, figure in figures.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, figure=figure: figure if device == where else None)
-    monkeypatch.setattr(arguments, "storage", id)
+    monkeypatch.setattr(tensors, "storage", id)
     fake = SimpleNamespace(parameters=lambda: [on_device, on_device], buffers=list)
     monkeypatch.setattr(arguments, "leaves", lambda batch: [("", elsewhere)])
     budget, told = arguments.free_budget(fake, None)
