@@ -128,7 +128,7 @@ def spec_of(tensor: types.Tensor) -> TensorSpec:
     return TensorSpec(dtype_name(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()))
 
 
-def empty(spec: TensorSpec, device: types.Device | str) -> types.Tensor:
+def empty_tensor(spec: TensorSpec, device: types.Device | str) -> types.Tensor:
     """A tensor of that type and layout, whose numbers may be anything."""
     import torch
 

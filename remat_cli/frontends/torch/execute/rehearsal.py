@@ -18,7 +18,7 @@ from typing import Any
 from remat_cli.errors import ExecutionFailed, RematError, Worded
 from remat_cli.frontends.captured.installed import import_libraries
 from remat_cli.frontends.captured.origin import damaged
-from remat_cli.frontends.torch.codec import decode_data, empty, spec_of
+from remat_cli.frontends.torch.codec import decode_data, empty_tensor, spec_of
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, new_fake_mode, silent_fakes
 from remat_cli.frontends.torch.compat.operators import dispatch_mode, schema, storage_identity
 from remat_cli.frontends.torch.document import ITEM_BYTES, Argument, Operation, Returned, Step, TensorSpec, View
@@ -95,11 +95,13 @@ class _Rehearsal:
         step = self._step
         real = [decode_data(constant, "cpu") for constant in step.constants]
         with torch.no_grad(), silent_fakes(), exact_sizes(), new_fake_mode(), _checks()(self._calls):
-            places = {number: empty(place.spec, self._device) for number, place in enumerate(step.places)}
+            places = {number: empty_tensor(place.spec, self._device) for number, place in enumerate(step.places)}
             constants = {number: torch.empty_like(data, device=self._device) for number, data in enumerate(real)}
             for index, operation in enumerate(step.operations):
                 if index == step.tangents:
-                    values = [[empty(tensor.spec, self._device) for tensor in tensors] for tensors in operation.values]
+                    values = [
+                        [empty_tensor(tensor.spec, self._device) for tensor in tensors] for tensors in operation.values
+                    ]
                 else:
                     values = self._results(index, places, constants)
                 self._values |= dict(zip(step.graph.values_of(index), values, strict=True))
@@ -135,7 +137,7 @@ class _Rehearsal:
             )
         if actual.dtype == expected.dtype:
             return tensor
-        real = empty(expected, self._device)
+        real = empty_tensor(expected, self._device)
         self._calls.stands_for(real, tensor)
         return real
 

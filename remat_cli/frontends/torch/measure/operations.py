@@ -21,7 +21,7 @@ from remat_cli.frontends.aten.value_ranges import (
     MASKS,
     SHARES,
 )
-from remat_cli.frontends.torch.codec import decode_data, empty
+from remat_cli.frontends.torch.codec import decode_data, empty_tensor
 from remat_cli.frontends.torch.document import (
     Argument,
     Constant,
@@ -200,12 +200,12 @@ def _exact_nodes(step: Step) -> frozenset[int]:
 
 def new_tensor(spec: TensorSpec, device: str, generator: Generator, *, below: int | None = None) -> Tensor:
     """A random tensor; its numbers are below a limit, or normal if there is none."""
-    return _filled(empty(spec, device), below, generator, 1.0)
+    return _filled(empty_tensor(spec, device), below, generator, 1.0)
 
 
 def place_tensor(place: Placeholder, device: str, generator: Generator) -> Tensor:
     """A valid tensor for a place: weights of usual magnitude, positive vectors and buffers, inputs around 0."""
-    return _filled_place(empty(place.spec, device), place, generator)
+    return _filled_place(empty_tensor(place.spec, device), place, generator)
 
 
 def place_tensors(places: Sequence[Placeholder], device: str, seed: int) -> list[Tensor]:
@@ -215,7 +215,7 @@ def place_tensors(places: Sequence[Placeholder], device: str, seed: int) -> list
     caching allocator could never return it to the device. Tangents are none of ``places``.
     """
     source = seeded(device, seed)
-    empty = [empty(place.spec, device) for place in places]
+    empty = [empty_tensor(place.spec, device) for place in places]
     return [_filled_place(tensor, place, source) for tensor, place in zip(empty, places, strict=True)]
 
 

@@ -19,7 +19,7 @@ from remat_cli.frontends.messages import warn
 from remat_cli.frontends.torch.capture.capture import Captured, no_model
 from remat_cli.frontends.torch.capture.lower import lower
 from remat_cli.frontends.torch.capture.results import Number, Use, tangent_numbers, whole_use, with_tangents
-from remat_cli.frontends.torch.codec import empty
+from remat_cli.frontends.torch.codec import empty_tensor
 from remat_cli.frontends.torch.compat.aot_autograd import aot, as_given, default_split, takes_its_arguments
 from remat_cli.frontends.torch.compat.dynamo import leave_out_logging
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, real_tensors, without_data
@@ -396,7 +396,7 @@ def _modules(joint: GraphModule, forward_outputs: int, functions: ForwardBackwar
     mode = placeholders[0].meta["val"].fake_mode
     device = placeholders[0].meta["val"].device
     with mode:
-        saved = [empty(one.spec, "cpu" if one.host else device) for one in functions.saved]
+        saved = [empty_tensor(one.spec, "cpu" if one.host else device) for one in functions.saved]
     values = [result.meta["val"] for result in results[:forward_outputs]]
     with real_tensors():
         forward = _facade(

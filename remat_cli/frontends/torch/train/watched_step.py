@@ -19,7 +19,7 @@ from remat_cli.errors import ExecutionFailed
 from remat_cli.frontends.torch.capture.capture import Captured
 from remat_cli.frontends.torch.capture.placeholders import joint_inputs, result_kind
 from remat_cli.frontends.torch.capture.results import Number, Use, gradient_sources
-from remat_cli.frontends.torch.codec import empty
+from remat_cli.frontends.torch.codec import empty_tensor
 from remat_cli.frontends.torch.compat.autograd import compiled_node, was_changed_in_place
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes
 from remat_cli.frontends.torch.document import TensorSpec
@@ -203,7 +203,7 @@ class WatchedStep:
         if present <= use.takes:
             # No loop, whose variable would keep the last tangent alive while the plan runs.
             args += [
-                empty(spec, self.interface.device).zero_() if one is None else one
+                empty_tensor(spec, self.interface.device).zero_() if one is None else one
                 for number, one, spec in zip(numbers, tangents, self.interface.specs, strict=True)
                 if number in use.takes
             ]
