@@ -83,10 +83,6 @@ def apart(output: Path) -> Iterator[tuple[Benchmark, Path]]:
                 yield benchmark, path
 
 
-def _limited() -> list[str]:
-    return [name for name in (*NAMES, *APART) if load(name).limit_s is not None]
-
-
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)
@@ -127,7 +123,8 @@ def _parser() -> argparse.ArgumentParser:
         "--limit",
         type=_seconds,
         metavar="SECONDS",
-        help="time for each solve, for benchmarks whose rows all have the same: " + ", ".join(_limited()),
+        help="time for each solve, for benchmarks whose rows all have the same: "
+        + ", ".join(name for name in (*NAMES, *APART) if load(name).limit_s is not None),
     )
     parser.add_argument("--on", help="device or framework, for benchmarks that have several; else their first")
     parser.add_argument("--resume", action="store_true", help="measure only what an interrupted run had not")

@@ -9,7 +9,7 @@ network, and Pythons on the PATH, from pyenv or from uv; a missing Python is lef
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,13 +113,16 @@ def _measured(session: Session, tools: Path, python: str, version: str, installe
         works(installed.remat, folder)
     except BenchmarkError as error:
         return _row(version, installer, kind, str(error))
-    site = _site_packages(installed.python)
+    asking = [str(installed.python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    site = Path(_step(asking, "asking").out.strip())
     commands = {
         "bare": [str(installed.python), "-I", "-c", "pass"],
         "imported": [str(installed.python), "-I", "-c", "import remat_cli"],
         "help": [str(installed.remat), "--help"],
     }
-    values = {name: _walls(session, command) for name, command in commands.items()}
+    values: Row = {}
+    for name, command in commands.items():
+        values[name] = spread([_step(command, command[-1]).wall_s for _ in range(session.times(_IMPORTS))])
     values |= {"packages": len(list(site.glob("*.dist-info")))}
     return _row(
         version, installer, kind, "yes", values | {"own_bytes": _size(site / "remat_cli"), "all_bytes": _size(site)}
@@ -178,16 +181,6 @@ def _step(command: list[str], what: str, folder: Path | None = None) -> Ended:
     # The new environments must not see this environment's packages.
     clean = ["env", "-u", "PYTHONPATH", "-u", "VIRTUAL_ENV", *command]
     return succeeded(run_process(clean, limit_s=_LIMIT_S, folder=folder or Path("/")), what)
-
-
-def _walls(session: Session, command: list[str]) -> Mapping[str, object]:
-    return spread([_step(command, command[-1]).wall_s for _ in range(session.times(_IMPORTS))])
-
-
-def _site_packages(python: Path) -> Path:
-    return Path(
-        _step([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], "asking").out.strip()
-    )
 
 
 def _size(folder: Path) -> int:

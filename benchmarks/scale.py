@@ -41,13 +41,14 @@ TABLES = (
 
 
 def run(session: Session) -> list[Row]:
+    from remat_cli.strategies.base import Needs
     from remat_cli.strategies.registry import STRATEGIES
 
     nodes, limit_s = (_QUICK_NODES, _QUICK_LIMIT_S) if session.quick else (_NODES, _LIMIT_S)
     cells = []
     for kind in ("chain", "residual"):
         for strategy in _QUICK_STRATEGIES if session.quick else sorted(STRATEGIES.names()):
-            if kind == "chain" or _takes_any(strategy):
+            if kind == "chain" or STRATEGIES.load(strategy).needs is Needs.ANY:
                 cells.append(Cell(f"{kind}, {strategy}", partial(_row, kind, nodes, strategy, limit_s)))
     return rows_of(session, cells)
 
@@ -56,10 +57,3 @@ def _row(kind: str, nodes: int, strategy: str, limit_s: float) -> Row:
     asked = {"spec": f"{kind}-{nodes}", "budget": f"{_PERCENT}%", "strategy": strategy}
     values = solved_apart(time_limit_s=limit_s, late_s=_LATE_S, **asked)
     return TABLES[0].row({"graph": kind, "strategy": strategy}, {"nodes": nodes} | values)
-
-
-def _takes_any(strategy: str) -> bool:
-    from remat_cli.strategies.base import Needs
-    from remat_cli.strategies.registry import STRATEGIES
-
-    return STRATEGIES.load(strategy).needs is Needs.ANY

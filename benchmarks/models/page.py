@@ -108,6 +108,9 @@ def _row(model: Listed, row: Mapping[str, Any]) -> dict[str, Any]:
     fit, checkpoint = row.get("fit", {}), row.get("checkpoint", {})
     runs = [row[step] for step in ("run60", "run80") if step in row]
     right = all(answer.get("identical") and answer.get("exact") for answer in runs)
+    budget = ""
+    if "budget_bytes" in fit:
+        budget = f"{written(fit['budget_bytes'], Column('', '', 'bytes'))} ({fit['share']:.0%})"
     return {
         "family": model.family,
         "model": model.name,
@@ -117,7 +120,7 @@ def _row(model: Listed, row: Mapping[str, Any]) -> dict[str, Any]:
         "solve80": _solved(row.get("solve80")),
         "run": "" if not runs else "exact" if right else "**no**",
         "eager": fit.get("eager_bytes"),
-        "budget": f"{_bytes(fit['budget_bytes'])} ({fit['share']:.0%})" if "budget_bytes" in fit else _failed(fit),
+        "budget": budget or ("" if fit.get("ok", True) else "**failed**"),
         "over": f"{fit['over']:+.2%}" if "over" in fit else "",
         "same": ("**none**" if fit["differs"] else fit["same_as"]) if "differs" in fit else "",
         "checkpoint": f"{checkpoint['checkpoint_flops']:.1%}" if "checkpoint_flops" in checkpoint else "",
@@ -143,14 +146,6 @@ def _solved(answer: Mapping[str, Any] | None) -> str:
 def too_small(answer: Mapping[str, Any]) -> bool:
     """Whether a budget was refused with a proof that no plan fits it."""
     return "no plan fits a budget" in answer["problem"]
-
-
-def _failed(answer: Mapping[str, Any]) -> str:
-    return "" if answer.get("ok", True) else "**failed**"
-
-
-def _bytes(count: int) -> str:
-    return written(count, Column("", "", "bytes"))
 
 
 def _refusals(model: Listed, row: Mapping[str, Any]) -> list[dict[str, str]]:

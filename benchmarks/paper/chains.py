@@ -165,7 +165,7 @@ def run(session: Session) -> list[Row]:
         for network, size, batch in sets
     ]
     for n in (5,) if session.quick else (5, 10, 20):
-        cells.append(Cell(f"persistence {n}", partial(_persistence_row, n)))
+        cells.append(Cell(f"persistence {n}", partial(persistence, n)))
     percents = (75.0, 60.0) if session.quick else _PERCENTS
     for spec in ("linear{n=10}",) if session.quick else _NETWORKS:
         strategies = _STRATEGIES if session.quick else (*_STRATEGIES, _ANY)
@@ -183,10 +183,6 @@ def _curve_rows(network: str, size: int, batch: int) -> list[Row]:
     case = {"network": network, "size": size, "batch": batch}
     called = call("benchmarks.paper.chains:curve", limit_s=20 * _SET_LIMIT_S, **case)
     return [_TABLE["curve"].row(case, point) for point in called.values or [{"strategy": called.problem}]]
-
-
-def _persistence_row(n: int) -> Row:
-    return _TABLE["persistence"].row({"n": n}, persistence(n))
 
 
 def _sets() -> Iterator[tuple[str, int, int]]:
@@ -297,18 +293,15 @@ def _planned(graph: Any, budget_bytes: int, strategy: str) -> tuple[float | None
     return solved.plan.claim.cost, solved.report.replay.peak_bytes
 
 
-def persistence(n: int) -> dict[str, float | None]:
-    """Costs on the chain of figure 2."""
+def persistence(n: int) -> Row:
+    """The row of costs on the chain of figure 2."""
     from remat_cli.api import SolveOptions, solve
 
     graph, budget = _figure_2(n)
     costs = {name: solve(graph, budget, SolveOptions(strategy=name, time_limit_s=20.0)).plan.claim for name in _PAIR}
-    return {
-        "rotor": costs["rotor"].cost,
-        "persistent": 3.0 * n + 1,
-        "auto": costs["auto"].cost if costs["auto"].status == "optimal" else None,
-        "free": 2.0 * n + 2,
-    }
+    row = {"n": n, "rotor": costs["rotor"].cost, "persistent": 3.0 * n + 1, "free": 2.0 * n + 2}
+    proven = costs["auto"].cost if costs["auto"].status == "optimal" else None
+    return _TABLE["persistence"].row(row, {"auto": proven})
 
 
 _PAIR = ("rotor", "auto")

@@ -4,7 +4,7 @@ Jain et al., Checkmate, MLSys 2020. Figure 1 is a network of 32 layers that need
 with some activations computed again, at a modest cost; the paper does not say which network it is. Here it is a chain
 of 32 equal layers of that size, with the cheapest plan that saves as much. Figure 3 compares activations with
 parameters of popular networks; its numbers stand only in the picture. Here they are those of the zoo, at the batches
-of the other tables. Table 1 says which graphs the methods take, and whether they mind costs and sizes; beside it
+of the other tables. Table 1 says which graphs the methods take, and whether they consider costs and sizes; beside it
 stands what the strategies of those names declare.
 """
 
@@ -71,12 +71,17 @@ SHOWN = (
         "Table 1: the methods",
         (
             *columns("text", method="method", strategy="strategy", graphs_told="general graphs, in the paper"),
-            *columns("text", graphs="takes", costs_told="minds costs, in the paper", costs="minds costs"),
-            *columns("text", sizes_told="minds memory, in the paper", sizes="minds sizes", budget="minds the budget"),
+            *columns("text", graphs="takes", costs_told="considers costs, in the paper", costs="considers costs"),
+            *columns(
+                "text",
+                sizes_told="considers memory, in the paper",
+                sizes="considers sizes",
+                budget="considers the budget",
+            ),
         ),
-        "Partly is the paper's sign ~. Its greedy methods mind memory partly, since they look at sizes and not at the "
-        "peak; here they choose the segment whose peak fits. Those on articulation points take any training graph, and "
-        "are general partly since few nodes of some graphs are such points.",
+        "Partly is the paper's sign ~. Its greedy methods consider memory partly, since they use sizes, not the peak; "
+        "here they choose the segment whose peak fits. Those on articulation points take any training graph, and are "
+        "general partly since few nodes of some graphs are such points.",
     ),
     *TABLES,
 )
@@ -182,10 +187,10 @@ def _methods() -> list[Row]:
     made: list[Row] = []
     for method, strategy, graphs, costs, sizes in METHODS:
         declared = STRATEGIES.load(strategy)
-        minds = {name: "no" if name in declared.ignores else "yes" for name in ("costs", "sizes", "budget")}
+        considered = {name: "no" if name in declared.ignores else "yes" for name in ("costs", "sizes", "budget")}
         told = {"graphs_told": graphs, "costs_told": costs, "sizes_told": sizes}
         takes = "training graphs" if declared.needs == "phases" else declared.needs.value
-        made.append({"table": "methods", "method": method, "strategy": strategy, "graphs": takes, **minds, **told})
+        made.append({"table": "methods", "method": method, "strategy": strategy, "graphs": takes, **considered, **told})
     return made
 
 

@@ -78,7 +78,7 @@ METHODS = (
     ("Checkmate ILP", "checkmate-ilp", "yes", "yes", "yes"),
     ("Checkmate approx.", "checkmate-lp", "yes", "yes", "yes"),
 )
-"""Checkmate's table 1: a method, the strategy here, and whether it takes general graphs, and minds costs and memory."""
+"""Checkmate's table 1: a method, the strategy here; whether it takes general graphs, considers costs, and memory."""
 
 QUOTES = Table(
     "quotes",

@@ -326,10 +326,6 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _hollow() -> str:
-    return HOLLOW.format(workspace=f"{int(os.environ.get('HOLLOW_WORKSPACE', '0')):,}")
-
-
 def _without_kernels(parts: list[str]) -> tuple[Table, ...]:
     """The tables of ``parts``, without those that need working kernels."""
     kept = [table for table in TABLES if table.key in parts]
@@ -366,7 +362,8 @@ def main(arguments: list[str] | None = None) -> int:
         dropped = _NEEDS_KERNELS if hollow else set()
         return [{key: cell for key, cell in row.items() if key not in dropped} for row in rows]
 
-    title, about = described(_hollow() if hollow else __doc__)
+    workspace = f"{int(os.environ.get('HOLLOW_WORKSPACE', '0')):,}"
+    title, about = described(HOLLOW.format(workspace=workspace) if hollow else __doc__)
     name, tables = ("hollow", _without_kernels(parts)) if hollow else ("gpu", TABLES)
     bench = Benchmark(name, title, about, tables, run)
     result = perform(bench, quick=asked.quick, partial=asked.out / f"{name}.partial.json")

@@ -26,7 +26,7 @@ Examples:
   remat worth unet.json --budgets 40%:80%:10% -o worth.html
 
 For each link and budget: the time of the best plan that only recomputes, that only copies, and that does both; the
-bound on the time of any plan; and the time that one GB more spares, up to the next budget. Exits with 0, or with 1 if
+bound on the time of any plan; and the time that one more GB saves, up to the next budget. Exits with 0, or with 1 if
 there is no plan at all."""
 
 
