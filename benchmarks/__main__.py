@@ -93,6 +93,26 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def add_shared_options(parser: argparse.ArgumentParser) -> None:
+    """What every program that runs benchmarks takes."""
+    parser.add_argument("--quick", action="store_true", help="small inputs, one run: shows that a benchmark works")
+    parser.add_argument("--page", action="store_true", help="run nothing: rebuild pages and pictures from the results")
+    parser.add_argument("--resume", action="store_true", help="measure only what an interrupted run had not")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="TEXT",
+        help="measure only the rows whose label has one of these in it, and keep the others of the stored result",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder for pages and results; by default that of the committed ones, and none with --quick",
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run the benchmarks of remat.")
     parser.add_argument(
@@ -101,9 +121,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"which of {', '.join(NAMES)}, which is the default; or, each with a page of its own, {', '.join(APART)}",
     )
-    parser.add_argument("--quick", action="store_true", help="small inputs, one run: shows that a benchmark works")
     parser.add_argument("--list", action="store_true", help="list the benchmarks and stop")
-    parser.add_argument("--page", action="store_true", help="run nothing: rebuild the page from the results")
+    add_shared_options(parser)
     parser.add_argument(
         "--graphs",
         type=Path,
@@ -113,13 +132,6 @@ def _parser() -> argparse.ArgumentParser:
         help="graphs that networks, targets, tight, order and captured measure",
     )
     parser.add_argument(
-        "--only",
-        nargs="+",
-        default=[],
-        metavar="TEXT",
-        help="measure only the rows whose label has one of these in it, and keep the others of the stored result",
-    )
-    parser.add_argument(
         "--limit",
         type=_seconds,
         metavar="SECONDS",
@@ -127,13 +139,6 @@ def _parser() -> argparse.ArgumentParser:
         + ", ".join(name for name in (*NAMES, *APART) if load(name).limit_s is not None),
     )
     parser.add_argument("--on", help="device or framework, for benchmarks that have several; else their first")
-    parser.add_argument("--resume", action="store_true", help="measure only what an interrupted run had not")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="folder for README.md and results/NAME.json; by default benchmarks/, and none with --quick",
-    )
     return parser
 
 

@@ -21,7 +21,8 @@ Pages of their own (`python -m benchmarks --list`): what running by plan costs b
 TensorFlow](tensorflow/results/plans.md) and [on JAX](jax/results/peaks.md); plans [with copies to the
 host](offloading/results/plans.md); PyTorch [beside its own tools](torch/results/peers-cpu.md), [predicted
 times](torch/results/times.md) and [Inductor](torch/results/compiled-cpu.md); [models](models/results/models.md) of
-libraries; and the [tables of published papers](paper/README.md).
+libraries, and [others](models/results/foreign.md); what [each stage of the search](ablation/results/ablation.md) is
+worth; and the [tables of published papers](paper/README.md).
 """
 
 

@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.__main__ import draw_pictures, run_one
+from benchmarks.__main__ import add_shared_options, draw_pictures, run_one
 from benchmarks.frame import Benchmark, Row, Table, load
 from benchmarks.machine import ROOT
 from benchmarks.page import section
@@ -116,19 +116,7 @@ def _briefly(names: list[str]) -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paper", description="Make the papers' tables again.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
-    parser.add_argument("--quick", action="store_true", help="tiny graphs: shows that a part works")
-    parser.add_argument("--page", action="store_true", help="run nothing: rebuild page and pictures from the results")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="folder for results; none with --quick")
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        default=[],
-        metavar="TEXT",
-        help="measure only the rows whose label has one of these in it, and keep the others of the stored result",
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="go on where a run was interrupted: measure only what it had not"
-    )
+    add_shared_options(parser)
     asked = parser.parse_args(arguments)
     unknown = [name for name in asked.parts if name not in PARTS]
     if unknown:
