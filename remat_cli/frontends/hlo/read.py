@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from remat_cli.errors import InputError
-from remat_cli.frontends.hlo.shapes import Shape, closing, parts, read_shape, space
+from remat_cli.frontends.hlo.shapes import Shape, closing, parts, read_shape, space, unquoted
 
 HEAD = re.compile(r"\A(?:\s|//[^\n]*\n)*HloModule\s+([^\s,]+)")
 _HEADER = re.compile(r"^\s*(ENTRY\s+)?%?([\w.$~-]+)\s*(?:\(.*\)\s*->\s*.*)?\{\s*$")
@@ -167,18 +167,7 @@ def _joined(module: Module, lines: list[str], at: int) -> Iterator[tuple[int, st
 
 def _open(line: str) -> bool:
     """Whether a bracket is not closed in a line."""
-    depth, quoted, k = 0, False, 0
-    while k < len(line):
-        letter = line[k]
-        if quoted:
-            k += letter == "\\"
-            quoted = letter != '"'
-        elif letter == '"':
-            quoted = True
-        else:
-            depth += (letter in "([{") - (letter in ")]}")
-        k += 1
-    return depth > 0
+    return sum((letter in "([{") - (letter in ")]}") for _, letter in unquoted(line)) > 0
 
 
 def _close(module: Module, computation: Computation, line: int, *, is_entry: bool) -> None:

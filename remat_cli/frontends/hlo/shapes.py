@@ -120,6 +120,21 @@ def _tuple(text: str, at: int, depth: int) -> tuple[Shape, int]:
 _PAIRS = {"(": ")", "{": "}", "[": "]"}
 
 
+def unquoted(text: str, at: int = 0) -> Iterator[tuple[int, str]]:
+    """The letters of a text that are in no quotes, each with its position, from a position on."""
+    quoted, k = False, at
+    while k < len(text):
+        letter = text[k]
+        if quoted:
+            k += letter == "\\"
+            quoted = letter != '"'
+        elif letter == '"':
+            quoted = True
+        else:
+            yield k, letter
+        k += 1
+
+
 def closing(text: str, at: int) -> int:
     """Position of the bracket that closes the one at ``at``; brackets inside quotes do not count.
 
@@ -127,25 +142,14 @@ def closing(text: str, at: int) -> int:
         ValueError: If it is not closed.
     """
     open_ones: list[str] = []
-    quoted = False
-    k = at
-    while k < len(text):
-        letter = text[k]
-        if quoted:
-            if letter == "\\":
-                k += 1
-            elif letter == '"':
-                quoted = False
-        elif letter == '"':
-            quoted = True
-        elif letter in _PAIRS:
+    for k, letter in unquoted(text, at):
+        if letter in _PAIRS:
             open_ones.append(_PAIRS[letter])
         elif letter in ")}]":
             if not open_ones or open_ones.pop() != letter:
                 raise ValueError(f"a {letter} closes nothing")
             if not open_ones:
                 return k
-        k += 1
     raise ValueError(f"a {text[at]} is not closed")
 
 
@@ -155,17 +159,12 @@ def parts(text: str) -> list[str]:
     Raises:
         ValueError: If a bracket is not closed.
     """
-    found, begin, k = [], 0, 0
-    while k < len(text):
-        if text[k] in _PAIRS:
-            k = closing(text, k)
-        elif text[k] == '"':
-            k += 1
-            while k < len(text) and text[k] != '"':
-                k += 2 if text[k] == "\\" else 1
-        elif text[k] == ",":
+    found, begin, end = [], 0, -1
+    for k, letter in unquoted(text):
+        if k > end and letter in _PAIRS:
+            end = closing(text, k)
+        elif k > end and letter == ",":
             found.append(text[begin:k].strip())
             begin = k + 1
-        k += 1
     found.append(text[begin:].strip())
     return [part for part in found if part]
