@@ -9,7 +9,7 @@ PACKAGES = {"tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-maco
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return alone.exported(tmp_path_factory.mktemp("alone"), steps.__file__, "tf:train.py:cnn")
+    return alone.exported(tmp_path_factory.mktemp("alone"), steps.__file__, "tf:train.py:cnn", silent=False)
 
 
 def test_documents_are_all_that_commands_print(folder):
