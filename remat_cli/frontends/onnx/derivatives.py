@@ -4,6 +4,7 @@ Other operators are assumed to read all their inputs and outputs. That may keep 
 less.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -122,8 +123,6 @@ def _saved(call: Call) -> tuple[int, ...]:
         groups = source.shape[0] * int(call.attributes["num_groups"])
     else:
         axis = int(call.attributes.get("axis", -1))
-        groups = 1
-        for size in source.shape[:axis]:
-            groups *= size
+        groups = math.prod(source.shape[:axis])
     statistics = 1 if call.op == "RMSNormalization" else 2
     return (groups * number,) * statistics

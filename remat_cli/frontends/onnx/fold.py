@@ -5,6 +5,7 @@ ONNX evaluates some of its operators. The reference implementation in the ``onnx
 long as all tensors stay small.
 """
 
+import math
 from typing import Any
 
 _LARGEST = 4096
@@ -139,9 +140,7 @@ def _stays_small(node: Any, inputs: list[Any]) -> bool:
         return bool(node.ByteSize() <= 16 * _LARGEST)
     if node.op_type in {"ConstantOfShape", "Expand"}:
         shape = inputs[0] if node.op_type == "ConstantOfShape" else inputs[1]
-        elements = 1
-        for size in shape.tolist():
-            elements *= max(1, int(size))
+        elements = math.prod(max(1, int(size)) for size in shape.tolist())
         return elements * (1 if node.op_type == "ConstantOfShape" else max(1, inputs[0].size)) <= _LARGEST
     if node.op_type == "Range":
         start, limit, step = (float(value) for value in inputs)

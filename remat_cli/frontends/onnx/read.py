@@ -4,6 +4,7 @@ Weights in separate files are never opened. Weights inside the model are removed
 only their types and shapes count. Small constants stay, because shapes may depend on them.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -209,10 +210,7 @@ def _set_aside(model: Any) -> None:
     listed = {value.name for value in graph.input}
     kept = []
     for tensor in graph.initializer:
-        elements = 1
-        for size in tensor.dims:
-            elements *= size
-        if elements <= _SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
+        if math.prod(tensor.dims) <= _SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
             kept.append(tensor)
         elif tensor.name not in listed:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))

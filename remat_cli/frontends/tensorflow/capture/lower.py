@@ -10,14 +10,14 @@ after it. Its workspace is what its operations need one after another.
 import base64
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.imported import Names
 from remat_cli.frontends.tensorflow.capture.grouping import Item, group
 from remat_cli.frontends.tensorflow.capture.layers import Path, repeatable, shared_path
-from remat_cli.frontends.tensorflow.capture.memory import highest, no_remat_peak, update_workspace
+from remat_cli.frontends.tensorflow.capture.memory import highest, update_workspace
 from remat_cli.frontends.tensorflow.capture.program import Kind, Op, Program
 from remat_cli.frontends.tensorflow.document import (
     Call,
@@ -137,18 +137,17 @@ class _Lowering:
         ]
         needed_late = {root for k in self.late for root in self.roots_read(self.ops[k])} | self.results
         kept = [(index[op], output) for op, output in needed_late if op in index]
-        small = max(_LEAST_SMALL, self._peak(reads) // _SMALL_SHARE)
+        small = max(_LEAST_SMALL, highest(self._steps(self.planned, {}), frozenset()) // _SMALL_SHARE)
         return [[self.planned[i] for i in found] for found in group(items, kept, small)]
 
-    def _peak(self, reads: Sequence[Iterable[Root]]) -> int:
-        names: dict[Root, int] = {}
+    def _steps(self, ops: Sequence[int], names: dict[Root, int]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """What operations read and make, with its bytes, by names of their own, see :func:`.memory.highest`."""
         steps = []
-        for k, roots in zip(self.planned, reads, strict=True):
-            makes = [(k, o) for o in range(len(self.ops[k].call.outputs))]
-            steps.append(
-                ([names.setdefault(r, len(names)) for r in roots], [names.setdefault(r, len(names)) for r in makes])
-            )
-        return no_remat_peak({number: self.bytes(root) for root, number in names.items()}, steps)
+        for k in ops:
+            reads = [names.setdefault(root, len(names)) for root in self.roots_read(self.ops[k])]
+            roots = [(k, output) for output in range(len(self.ops[k].call.outputs))]
+            steps.append((reads, [(names.setdefault(root, len(names)), self.bytes(root)) for root in roots]))
+        return steps
 
     def _outputs(self, nodes: Sequence[_Node]) -> None:
         """Find the roots of each node that are read outside of it, or are results."""
@@ -247,15 +246,9 @@ class _Lowering:
             results: list[Ref] = [Made(node.at[op], output) for op, output in node.outputs]
             results += [ref for ref in map(self.program.root, self.program.results) if isinstance(ref, Read)]
             return update_workspace(self.program, calls, [self.bytes(root) for root in node.inputs], results)
-        names: dict[object, int] = {}
+        names: dict[Root, int] = {}
         held = frozenset(names.setdefault(root, len(names)) for root in node.outputs)
-        steps = []
-        for k in node.ops:
-            op = self.ops[k]
-            reads = [names.setdefault(root, len(names)) for root in self.roots_read(op)]
-            makes = [(names.setdefault((k, o), len(names)), self.bytes((k, o))) for o in range(len(op.call.outputs))]
-            steps.append((reads, makes))
-        return highest(steps, held)
+        return highest(self._steps(node.ops, names), held)
 
     def _fixed(self) -> int:
         places_bytes = sum(place.spec.bytes for place in self.program.places)

@@ -7,7 +7,7 @@ take some, or neither. A variable that is used by rows is never aliased, as each
 assignment.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from remat_cli.frontends.tensorflow.capture.program import Program
 from remat_cli.frontends.tensorflow.document import Call, Constant, Input, Made, Place, Read, Ref
@@ -38,16 +38,6 @@ def highest(steps: Sequence[tuple[Sequence[int], Sequence[tuple[int, int]]]], he
         most = max(most, sum(live.values()))
         live = {name: size for name, size in live.items() if name in held or last[name] > k}
     return most
-
-
-def no_remat_peak(sizes: Mapping[int, int], steps: Sequence[tuple[Sequence[int], Sequence[int]]]) -> int:
-    """Most bytes at once if operations run in this order and everything is freed after its last use.
-
-    Args:
-        sizes: Bytes by name.
-        steps: For each operation the names that it reads and makes.
-    """
-    return highest([(reads, [(name, sizes[name]) for name in makes]) for reads, makes in steps], frozenset())
 
 
 def update_workspace(
