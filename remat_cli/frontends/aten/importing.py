@@ -16,7 +16,6 @@ from remat_cli.frontends.aten.pt2 import read_archive
 from remat_cli.frontends.imported import (
     DefaultCosts,
     Imported,
-    Made,
     Model,
     Operation,
     Wishes,
@@ -75,11 +74,8 @@ def _operation(made: Computation) -> Operation:
 
 def _model(program: Program, lowered: Lowered, costs: DefaultCosts, path: str) -> Model:
     results = [name for name, _ in program.outputs] + list(lowered.mutated)
-    outputs: dict[Made, None] = {}
-    for name in results:
-        where = lowered.where.get(name)
-        if isinstance(where, tuple):
-            outputs[where] = None
+    places = (lowered.where.get(name) for name in results)
+    outputs = dict.fromkeys(place for place in places if isinstance(place, tuple))
     floats = Counter(kind.itemsize for kind in lowered.types.values() if kind.floating)
     return Model(
         name=Path(path).stem or "model",

@@ -8,7 +8,7 @@ from typing import Any
 
 from remat_cli.errors import InputError
 from remat_cli.frontends.captured.installed import require_version
-from remat_cli.frontends.imported import DefaultCosts, Imported, Made, Model, Wishes, count, live, model_graph
+from remat_cli.frontends.imported import DefaultCosts, Imported, Model, Wishes, count, live, model_graph
 from remat_cli.frontends.onnx.lower import Lowered, lower
 from remat_cli.frontends.onnx.read import Read, read_model
 from remat_cli.printable import printable
@@ -43,11 +43,8 @@ def import_onnx(path: str, wishes: Wishes) -> Imported:
 def _model(read: Read, lowered: Lowered, costs: DefaultCosts) -> Model:
     path = costs.source
     types = read.types
-    outputs: dict[Made, None] = {}
-    for value in read.model.graph.output:
-        made = lowered.where.get(value.name)
-        if made is not None:
-            outputs[made] = None
+    places = (lowered.where.get(value.name) for value in read.model.graph.output)
+    outputs = dict.fromkeys(place for place in places if place is not None)
     if not outputs:
         raise InputError.of(path, "nothing is computed in it: all results are inputs or constants")
     held = {*read.inputs, *read.initializers, *lowered.constants}
