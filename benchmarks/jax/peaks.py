@@ -95,9 +95,9 @@ def op_by_op(loss: Loss, arguments: tuple[Any, ...]) -> tuple[int, int]:
 
 
 def _exported(build: Callable[[], Any]) -> Any:
-    from remat_cli.frontends.jax.capture.export import export_built
+    from remat_cli.frontends.jax.framework import Jax
 
-    return export_built(build, "step", "benchmark", device="cpu", cost="flops", tell=print)
+    return Jax().capture(build, "step", "benchmark", device="cpu", cost="flops", tell=print)[0]
 
 
 def simulated(build: Callable[[], Any]) -> Row:

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 
 from benchmarks.jax.models import LAYOUT, layer, resnet50, shape, unet, zoo
 from benchmarks.overheads.steps import Subject
-from remat_cli.frontends.jax.capture.export import export_built
 from remat_cli.frontends.jax.document import read_step
 from remat_cli.frontends.jax.execute import Loaded, load, program, wide_numbers
+from remat_cli.frontends.jax.framework import Jax
 from remat_cli.frontends.jax.measure import place_arrays
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Statement
@@ -82,7 +82,7 @@ def runners(graph: Graph) -> Callable[[Sequence[Statement]], _Runner]:
 
 def _subject(spec: str, build: Callable[[], Any]) -> Subject:
     def export() -> Graph:
-        return export_built(build, "step", "benchmarks.overheads", device="cpu", cost="flops", tell=print)
+        return Jax().capture(build, "step", "benchmarks.overheads", device="cpu", cost="flops", tell=print)[0]
 
     return Subject(spec, export)
 

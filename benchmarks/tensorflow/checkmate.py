@@ -27,10 +27,10 @@ from benchmarks.paper.keras_graphs import FOLDER, FORM
 from remat_cli.api import profile, save_graph
 from remat_cli.frontends.tensorflow.capture.capture import as_model, capture
 from remat_cli.frontends.tensorflow.capture.costs import Work, cost_model
-from remat_cli.frontends.tensorflow.capture.export import export_model
 from remat_cli.frontends.tensorflow.capture.graph_reader import read_graph
 from remat_cli.frontends.tensorflow.capture.lower import lower
 from remat_cli.frontends.tensorflow.document import read_groups
+from remat_cli.frontends.tensorflow.framework import TensorFlow
 from remat_cli.graph.batched import Batched
 from remat_cli.graph.io import graph_to_document, load_graph
 from remat_cli.graph.model import Graph
@@ -143,7 +143,8 @@ def smaller(whole: Graph, network: Network, batch: int) -> Graph:
 def export(name: str) -> None:
     """Write the graph of a network at the whole batch, and what changes with the batch."""
     network = NETWORKS[name]
-    whole = export_model(partial(step, network, network.batch), name, "benchmarks.tensorflow.checkmate")
+    build, source = partial(step, network, network.batch), "benchmarks.tensorflow.checkmate"
+    [whole] = TensorFlow().capture(build, name, source, device="cpu", cost="flops", tell=print)
     small, middle = (smaller(whole, network, batch) for batch in network.small)
     SMALL.mkdir(parents=True, exist_ok=True)
     for batch, graph in zip(network.small, (small, middle), strict=True):

@@ -110,7 +110,7 @@ def vgg16(batch: int = 32, resolution: int = 64) -> Any:
     import keras
     import tensorflow as tf
 
-    from remat_cli.frontends.tensorflow.capture.export import export_model
+    from remat_cli.frontends.tensorflow.framework import TensorFlow
 
     def build() -> Any:
         shape = (resolution, resolution, 3)
@@ -119,4 +119,4 @@ def vgg16(batch: int = 32, resolution: int = 64) -> Any:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         return model, (tf.TensorSpec((batch, *shape)), tf.fill((batch,), 9)), loss
 
-    return export_model(build, "vgg16", "benchmarks.tensorflow")
+    return TensorFlow().capture(build, "vgg16", "benchmarks.tensorflow", device="cpu", cost="flops", tell=print)[0]

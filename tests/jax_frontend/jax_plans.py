@@ -7,9 +7,9 @@ from plans_by_hand import plain as plain
 from plans_by_hand import plan_of as plan_of
 from plans_by_hand import repeated as repeated
 
-from remat_cli.frontends.jax.capture.export import export_built
 from remat_cli.frontends.jax.document import read_step
 from remat_cli.frontends.jax.execute import load
+from remat_cli.frontends.jax.framework import Jax
 
 HELD = []
 """The functions of these graphs, so that they are compiled once."""
@@ -17,7 +17,9 @@ HELD = []
 
 def exported(build, name="build", **options):
     """The graph of what ``build()`` returns."""
-    return export_built(build, name, f"jax:jax_models.py:{name}", device="cpu", cost="flops", tell=print, **options)
+    source = f"jax:jax_models.py:{name}"
+    [graph] = Jax().capture(build, name, source, device="cpu", cost="flops", tell=print, **options)
+    return graph
 
 
 @functools.cache

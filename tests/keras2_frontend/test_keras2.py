@@ -8,7 +8,6 @@ from plans_by_hand import plain, plan_of, repeated
 
 import remat_cli.frontends.tensorflow as remat_tensorflow
 from remat_cli.errors import UsageError
-from remat_cli.frontends.tensorflow.capture.export import export_model
 from remat_cli.frontends.tensorflow.framework import TensorFlow
 
 run_plan = TensorFlow().run
@@ -77,6 +76,10 @@ def half():
     return compiled(model, (tf.random.normal((4, 12, 12, 3)), tf.constant([0, 1, 2, 3])))
 
 
+def graph_of(build):
+    return TensorFlow().capture(build, build.__name__, "tf:test", device="cpu", cost="flops", tell=print)[0]
+
+
 def plan_with_recomputations(graph):
     """A plan that computes nodes again at random places."""
     return plan_of(graph, repeated(graph, share=3 / len(graph.nodes)))
@@ -101,7 +104,7 @@ def trained(build, plan=None, change=None, unknown="error"):
 
 @pytest.mark.parametrize("build", [mobilenet, resnet50, unet, transformer, with_dropout, half, vgg16])
 def test_plans_run_with_the_same_bits_and_the_predicted_peak(build):
-    graph = export_model(build, build.__name__, "tf:test")
+    graph = graph_of(build)
     assert graph.metadata["tensorflow"].startswith("2.15")
     ran = run_plan(plan_with_recomputations(graph), steps=1)
     assert ran.recomputations > 0
@@ -111,7 +114,7 @@ def test_plans_run_with_the_same_bits_and_the_predicted_peak(build):
 
 @pytest.mark.parametrize("build", [unet, transformer, half])
 def test_fit_by_plan_is_fit_in_eager_mode(build):
-    plan = plan_with_recomputations(export_model(build, build.__name__, "tf:test"))
+    plan = plan_with_recomputations(graph_of(build))
     found, wanted = trained(build, plan), trained(build)
     assert len(found) == len(wanted)
     assert all(numpy.array_equal(mine, other) for mine, other in zip(found, wanted, strict=True))
@@ -157,7 +160,7 @@ def same(first, second):
 
 @pytest.fixture
 def dense_plan():
-    return plan_with_recomputations(export_model(dense, "dense", "tf:test"))
+    return plan_with_recomputations(graph_of(dense))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 import remat_cli
-from remat_cli.frontends.tensorflow.capture.export import export_model
+from remat_cli.frontends.tensorflow.framework import TensorFlow
 from remat_cli.plan.model import Compute
 
 L = keras.layers
@@ -49,8 +49,9 @@ def recurrent():
     return model, (tf.random.uniform((3, 6), 0, 20, tf.int32), tf.random.uniform((3,), 0, 8, tf.int32)), LOSS
 
 
-def graph_of(build, **options):
-    return export_model(build, build.__name__, f"tf:steps.py:{build.__name__}", **options)
+def graph_of(build, cost="flops"):
+    name = build.__name__
+    return TensorFlow().capture(build, name, f"tf:steps.py:{name}", device="cpu", cost=cost, tell=print)[0]
 
 
 def plan_of(graph, budget="70%", seconds=5):

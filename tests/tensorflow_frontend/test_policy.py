@@ -9,9 +9,9 @@ from pathlib import Path
 import keras
 import pytest
 import tensorflow as tf
+from steps import graph_of
 
 from remat_cli.api import SolveOptions, policy
-from remat_cli.frontends.tensorflow.capture.export import export_model
 from remat_cli.frontends.tensorflow.capture.layers import layer_path, plain_name, repeatable, without_root
 from remat_cli.reports.policy import policy_text
 from remat_cli.reports.style import Style
@@ -92,7 +92,7 @@ def test_layers_cost_in_keras_what_the_plan_says(tmp_path):
     script.write_text(NETWORK, encoding="utf-8")
     names: dict[str, object] = {}
     exec(NETWORK.replace("tf.config.threading", "#"), names)  # threads are set in the process that measures
-    graph = export_model(names["build"], "network", "tf:network.py:build")
+    graph = graph_of(names["build"])
     found = [policy(graph, percent, "keras-layers", SolveOptions(time_limit_s=10)) for percent in ("80%", "60%")]
     assert all("block" in "".join(one.settings) for one in found)
     command = [sys.executable, str(script), json.dumps(["", *(one.snippet for one in found)])]
@@ -119,7 +119,7 @@ def test_layers_that_a_second_run_would_change_are_no_choice():
         return keras.Sequential(layers), (tf.zeros((16, 8)), tf.zeros((16,), tf.int32)), loss
 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    listed = export_model(build, "small", "tf:small.py:build").metadata["modules"]
+    listed = graph_of(build).metadata["modules"]
     assert {"norm", "relu"} <= set(listed)
     assert {"batch", "drop", "dense"}.isdisjoint(listed)  # a dense layer is told whether it trains, by name
 

@@ -17,7 +17,7 @@ import remat_cli
 from remat_cli.errors import ExecutionFailed, UsageError
 from remat_cli.frontends.tensorflow.capture.capture import as_model
 from remat_cli.frontends.tensorflow.capture.costs import cost_model
-from remat_cli.frontends.tensorflow.capture.export import graph_of_step
+from remat_cli.frontends.tensorflow.capture.lower import graph_of_step
 from remat_cli.frontends.tensorflow.document import read_step
 from remat_cli.frontends.tensorflow.execute.program import program
 from remat_cli.frontends.tensorflow.framework import TensorFlow

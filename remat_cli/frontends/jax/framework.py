@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -10,9 +11,10 @@ from remat_cli.frontends.captured.profiling import OperationBench
 from remat_cli.frontends.captured.running import PlanBench
 from remat_cli.frontends.frameworks import Framework
 from remat_cli.frontends.jax.architectures import JAX_ARCHITECTURES
-from remat_cli.frontends.jax.document import FRONTEND, SCANS, Step, difference, read_step
+from remat_cli.frontends.jax.document import AUTO, FRONTEND, SCANS, Step, difference, read_step
 from remat_cli.frontends.jax.installed import DEVICES, require_jax, require_present
 from remat_cli.frontends.messages import Tell
+from remat_cli.frontends.source import called
 from remat_cli.graph.model import Graph
 from remat_cli.registry import Registry
 
@@ -37,10 +39,16 @@ class Jax(Framework[Step]):
     def capture(
         self, build: Callable[[], Any], name: str, source: str, *, device: str, cost: str, tell: Tell, **options: str
     ) -> Sequence[Graph]:
-        """See :meth:`Framework.capture`."""
-        from remat_cli.frontends.jax.capture.export import export_built
+        """See :meth:`Framework.capture`; ``build()`` returns (loss, arguments) or (loss, arguments, options)."""
+        from remat_cli.frontends.jax.capture.capture import capture, loss_in
+        from remat_cli.frontends.jax.capture.costs import cost_model
+        from remat_cli.frontends.jax.capture.lower import lower
 
-        return [export_built(build, name, source, device=device, cost=cost, tell=tell, **options)]
+        scans, costs = options.get("scans", AUTO), cost_model(cost, device, tell)
+        captured = capture(*loss_in(called(build, name, self.name), name), scans=scans)
+        graph, _ = lower(captured, costs.cost, name, device)
+        metadata = self.frontend.metadata(source, device, costs.description) | {"notes": list(captured.notes)}
+        return [replace(graph, cost_unit=costs.unit, metadata=metadata | graph.metadata | {"scans": scans})]
 
     def require_present(self, device: str) -> None:
         """See :meth:`Framework.require_present`."""

@@ -10,6 +10,7 @@ from remat_cli.frontends.captured.profiling import OperationBench
 from remat_cli.frontends.captured.running import PlanBench
 from remat_cli.frontends.frameworks import Framework
 from remat_cli.frontends.messages import Tell
+from remat_cli.frontends.source import called
 from remat_cli.frontends.tensorflow.architectures import TENSORFLOW_ARCHITECTURES
 from remat_cli.frontends.tensorflow.document import FRONTEND, Step, read_step
 from remat_cli.frontends.tensorflow.installed import DEVICES, count_allocations, require_device
@@ -35,10 +36,17 @@ class TensorFlow(Framework[Step]):
     def capture(
         self, build: Callable[[], Any], name: str, source: str, *, device: str, cost: str, tell: Tell, **options: str
     ) -> Sequence[Graph]:
-        """See :meth:`Framework.capture`."""
-        from remat_cli.frontends.tensorflow.capture.export import export_model
+        """See :meth:`Framework.capture`; ``build()`` returns (model, batch), (model, batch, loss) or (step, inputs)."""
+        import tensorflow as tf
 
-        return [export_model(build, name, source, device=device, cost=cost)]
+        from remat_cli.frontends.tensorflow.capture.capture import as_model
+        from remat_cli.frontends.tensorflow.capture.costs import cost_model
+        from remat_cli.frontends.tensorflow.capture.lower import graph_of_step
+
+        costs = cost_model(cost)
+        with tf.device(f"/device:{device.upper()}:0"):
+            model = as_model(called(build, name, "tensorflow"), name)
+            return [graph_of_step(model, name, source, device, costs)[0]]
 
     def require_present(self, device: str) -> None:
         """See :meth:`Framework.require_present`. TensorFlow's allocator counts bytes from here on."""

@@ -15,8 +15,7 @@ from remat_cli.frontends.tensorflow.capture.capture import (
     train_step_of,
 )
 from remat_cli.frontends.tensorflow.capture.costs import cost_model
-from remat_cli.frontends.tensorflow.capture.export import graph_of_step
-from remat_cli.frontends.tensorflow.capture.lower import lower
+from remat_cli.frontends.tensorflow.capture.lower import graph_of_step, lower
 from remat_cli.frontends.tensorflow.capture.program import Program as Captured
 from remat_cli.frontends.tensorflow.compat import is_traced, is_xla, parts_of_keras
 from remat_cli.frontends.tensorflow.document import FRONTEND, Step, read_groups, read_step

@@ -13,6 +13,12 @@ from remat_cli.frontends.jax.document import AUTO, PlaceSpec
 from remat_cli.frontends.source import frames_of, place_in
 from remat_cli.printable import printable
 
+_EXPECTED = (
+    "it returns (loss, arguments) or (loss, arguments, options): loss is a function that returns a scalar, arguments a "
+    'tuple for it, options a mapping with "argnums" or "has_aux" as for jax.value_and_grad'
+)
+_OPTIONS = ("argnums", "has_aux")
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -58,6 +64,25 @@ class Captured:
     results: tuple[tuple[str, str], ...]
     structure: Any
     notes: tuple[str, ...]
+
+
+def loss_in(returned: Any, name: str) -> tuple[Loss, tuple[Any, ...]]:
+    """The loss and its arguments in what the user's function ``name`` returned.
+
+    Raises:
+        CaptureFailed: If it returned something else.
+    """
+    if not isinstance(returned, tuple) or not 2 <= len(returned) <= 3:
+        raise CaptureFailed(f"{name}() returned {type(returned).__name__}", hint=_EXPECTED)
+    function, arguments = returned[:2]
+    options = returned[2] if len(returned) == 3 else {}
+    if not callable(function):
+        raise CaptureFailed(f"{name}() returned {type(function).__name__} as the loss", hint=_EXPECTED)
+    if not isinstance(arguments, tuple | list):
+        raise CaptureFailed(f"{name}() returned {type(arguments).__name__} as the arguments", hint=_EXPECTED)
+    if not isinstance(options, Mapping) or any(key not in _OPTIONS for key in options):
+        raise CaptureFailed(f"{name}() returned other options than {' and '.join(_OPTIONS)}", hint=_EXPECTED)
+    return Loss(function, options.get("argnums", 0), bool(options.get("has_aux", False))), tuple(arguments)
 
 
 def capture(

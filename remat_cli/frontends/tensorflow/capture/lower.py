@@ -11,15 +11,20 @@ import base64
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.imported import Names
+from remat_cli.frontends.rates import CostModel
+from remat_cli.frontends.tensorflow.capture.capture import Captured, Model, capture
+from remat_cli.frontends.tensorflow.capture.costs import Work
+from remat_cli.frontends.tensorflow.capture.graph_reader import read_graph
 from remat_cli.frontends.tensorflow.capture.grouping import Item, group
 from remat_cli.frontends.tensorflow.capture.layers import Path, repeatable, shared_path
 from remat_cli.frontends.tensorflow.capture.memory import highest, update_workspace
 from remat_cli.frontends.tensorflow.capture.program import Kind, Op, Program
 from remat_cli.frontends.tensorflow.document import (
+    FRONTEND,
     Call,
     Input,
     Made,
@@ -37,6 +42,24 @@ _LEAST_SMALL = 1024
 
 Root = tuple[int, int]
 """An output of an operation with memory of its own: number of the operation and of the output."""
+
+
+def graph_of_step(
+    model: Model, name: str, source: str, device: str, costs: CostModel[Work]
+) -> tuple[Graph, Program, Captured]:
+    """The graph of a step, its program, which knows what places are in this process, and what was captured.
+
+    Raises:
+        CaptureFailed: If it cannot be captured as a graph.
+    """
+    captured = capture(model)
+    program = read_graph(captured)
+    for op in program.ops:
+        op.cost = costs.cost(Work(program, op, captured.graph))
+    graph = lower(program, name, costs.unit)
+    assert graph is not None  # the nodes were chosen for it
+    metadata = FRONTEND.metadata(source, device, costs.description)
+    return replace(graph, metadata=metadata | {"parameters": captured.parameters} | graph.metadata), program, captured
 
 
 def lower(program: Program, name: str, cost_unit: str, groups: Sequence[Sequence[int]] | None = None) -> Graph | None:
