@@ -21,7 +21,7 @@ from remat_cli.reports.charts import (
 )
 from remat_cli.reports.curve import CurveRow
 from remat_cli.reports.table import Column, Table, each, text_columns
-from remat_cli.reports.web.page import INK, Chart, Page, Section, label
+from remat_cli.reports.web.page import INK, Chart, Page, Section, label, lines
 from remat_cli.reports.words import AMONG, cost_words, count, exact_bytes, maker, percent_over, size_column
 from remat_cli.reports.worth import links_table, memory_table
 from remat_cli.tolerances import SAME_COST
@@ -152,20 +152,18 @@ def _overheads(comparison: Comparison, scale: Scale) -> list[dict[str, Any]]:
     budgets = [amount for _, amount in comparison.budgets]
     bounds = bound_percents(comparison)
     traces: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "name": "no plan (proven)",
-            "x": budgets,
-            "y": [scale.place(bound) for bound in bounds],
-            "text": [f"no plan below {bound:.4g}%" for bound in bounds],
-            "mode": "lines",
+        lines(
+            "no plan (proven)",
+            budgets,
+            [scale.place(bound) for bound in bounds],
+            text=[f"no plan below {bound:.4g}%" for bound in bounds],
             # A bound for a budget holds for all smaller budgets too, so the step reaches back.
-            "line": {"shape": "vh", "width": 1, "color": "#8a9199"},
-            "fill": "tozeroy",
-            "fillcolor": "rgba(138,145,153,0.35)",
-            "hovertemplate": "%{text}<extra>proven</extra>",
-            "legendrank": 1,
-        }
+            line={"shape": "vh", "width": 1, "color": "#8a9199"},
+            fill="tozeroy",
+            fillcolor="rgba(138,145,153,0.35)",
+            hovertemplate="%{text}<extra>proven</extra>",
+            legendrank=1,
+        )
     ]
     traces += [
         _line(line, [scale.place(overhead_percent(row) or 0.0) for row in line.rows])
@@ -203,17 +201,8 @@ def _crosses(comparison: Comparison, scale: Scale) -> list[dict[str, Any]]:
 
 def _peaks(comparison: Comparison) -> list[dict[str, Any]]:
     budgets = [amount for _, amount in comparison.budgets]
-    traces: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "name": "budget",
-            "x": budgets,
-            "y": budgets,
-            "mode": "lines",
-            "line": {"color": "#8a9199", "dash": "dot", "width": 1.4},
-            "hoverinfo": "skip",
-        }
-    ]
+    level = {"color": "#8a9199", "dash": "dot", "width": 1.4}
+    traces = [lines("budget", budgets, budgets, line=level, hoverinfo="skip")]
     drawn = chart_lines(comparison, lambda row: row.peak_bytes)
     return traces + [_line(line, [row.peak_bytes or 0 for row in line.rows]) for line in drawn]
 

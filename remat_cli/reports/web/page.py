@@ -142,6 +142,11 @@ def label(text: str, most: int = 60) -> str:
     return escape(text if len(text) <= most else f"{text[:half]}…{text[-half:]}", quote=False)
 
 
+def lines(name: str, x: Sequence[Any], y: Sequence[Any], **more: Any) -> dict[str, Any]:
+    """A trace of plotly's through points; ``more`` are its other fields."""
+    return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, **more}
+
+
 def hatching(shape: str, colour: str) -> dict[str, Any]:
     """Plotly's pattern of lines on ``colour``, for print without colours; no pattern without a shape."""
     if not shape:

@@ -19,7 +19,7 @@ from remat_cli.reports.style import Style
 from remat_cli.reports.table import Column, Table, each
 from remat_cli.reports.timeline import why_peak
 from remat_cli.reports.web.lifetimes import lifetimes_section
-from remat_cli.reports.web.page import INK, PAPER, Chart, Page, Section, hatching, label
+from remat_cli.reports.web.page import INK, PAPER, Chart, Page, Section, hatching, label, lines
 from remat_cli.reports.web.queues import queues_section
 from remat_cli.units import format_bytes
 
@@ -163,44 +163,32 @@ def _timeline_traces(report: Report, usage: Occupancy) -> list[dict[str, Any]]:
     traces: list[dict[str, Any]] = []
     for kind in usage.kinds():
         traces.append(
-            {
-                "type": "scatter",
-                "name": kind.value,
-                "x": begins,
-                "y": [moment.bytes.get(kind, 0) for moment in moments],
-                "stackgroup": "memory",
-                "mode": "lines",
-                "line": {"width": 0, "shape": "hv", "color": KINDS[kind]},
-                "fillcolor": KINDS[kind],
-                "hoverinfo": "skip",
-                "fillpattern": hatching(PATTERNS.get(kind, ""), KINDS[kind]),
-            }
+            lines(
+                kind.value,
+                begins,
+                [moment.bytes.get(kind, 0) for moment in moments],
+                stackgroup="memory",
+                line={"width": 0, "shape": "hv", "color": KINDS[kind]},
+                fillcolor=KINDS[kind],
+                hoverinfo="skip",
+                fillpattern=hatching(PATTERNS.get(kind, ""), KINDS[kind]),
+            )
         )
+    used, edge = [sum(moment.bytes.values()) for moment in moments], {"width": 1.2, "shape": "hv", "color": INK}
+    traces.append(lines("in use", begins, used, line=edge, hoverinfo="skip"))
     traces.append(
-        {
-            "type": "scatter",
-            "name": "in use",
-            "x": begins,
-            "y": [sum(moment.bytes.values()) for moment in moments],
-            "mode": "lines",
-            "line": {"width": 1.2, "shape": "hv", "color": INK},
-            "hoverinfo": "skip",
-        }
-    )
-    traces.append(
-        {
-            "type": "scatter",
-            "name": "pointed at",
+        lines(
+            "pointed at",
             # In the middle of each statement, so that the nearest one is the one pointed at; rounded it is its number.
-            "x": [moment.first + 0.49 for moment in usage.moments],
-            "y": [sum(moment.bytes.values()) for moment in usage.moments],
-            "mode": "markers",
-            "marker": {"opacity": 0},
-            "showlegend": False,
-            "xhoverformat": ".0f",
-            "text": [_hover(report, moment) for moment in usage.moments],
-            "hovertemplate": "%{text}<extra></extra>",
-        }
+            [moment.first + 0.49 for moment in usage.moments],
+            used[:-1],
+            mode="markers",
+            marker={"opacity": 0},
+            showlegend=False,
+            xhoverformat=".0f",
+            text=[_hover(report, moment) for moment in usage.moments],
+            hovertemplate="%{text}<extra></extra>",
+        )
     )
     return [*traces, *_levels(report, usage.statements), *_strip(usage)]
 
@@ -232,15 +220,13 @@ def _levels(report: Report, end: int) -> list[dict[str, Any]]:
         ("fixed memory", report.graph.fixed_memory, INK, "dashdot"),
     ]
     return [
-        {
-            "type": "scatter",
-            "name": f"{name} {format_bytes(amount)}",
-            "x": [0, end],
-            "y": [amount, amount],
-            "mode": "lines",
-            "line": {"width": 1.6, "dash": dash, "color": colour},
-            "hoverinfo": "skip",
-        }
+        lines(
+            f"{name} {format_bytes(amount)}",
+            [0, end],
+            [amount, amount],
+            line={"width": 1.6, "dash": dash, "color": colour},
+            hoverinfo="skip",
+        )
         for name, amount, colour, dash in levels
         if amount
     ]

@@ -11,7 +11,7 @@ from remat_cli.plan.occupancy import Kind, kind_of
 from remat_cli.plan.queues import Queue, Span, Timing
 from remat_cli.reports.charts import BUDGET, KINDS, PATTERNS
 from remat_cli.reports.table import Column, Format, Table, each
-from remat_cli.reports.web.page import INK, Chart, Section, hatching, label
+from remat_cli.reports.web.page import INK, Chart, Section, hatching, label, lines
 from remat_cli.reports.words import cost_words, count, critical_words, queue_words, size_column, stall_words
 from remat_cli.units import format_bytes, format_percent, time_scale
 
@@ -157,17 +157,10 @@ def _memory(report: Report, timing: Timing, factor: float) -> list[dict[str, Any
         if not profile:
             continue
         most = [max(profile[at] for at in _statements(group)) for group in groups]
-        traces.append(
-            {
-                "type": "scatter",
-                "name": name,
-                "x": [*(group[0].start / factor for group in groups), timing.time / factor],
-                "y": [*most, *most[-1:]],
-                "mode": "lines",
-                "line": {"width": 1.4, "shape": "hv", "color": INK, "dash": dash},
-                "hovertemplate": f"{name} %{{y:.4s}}B<extra></extra>",
-            }
-        )
+        x = [*(group[0].start / factor for group in groups), timing.time / factor]
+        look = {"width": 1.4, "shape": "hv", "color": INK, "dash": dash}
+        hover = f"{name} %{{y:.4s}}B<extra></extra>"
+        traces.append(lines(name, x, [*most, *most[-1:]], line=look, hovertemplate=hover))
     return traces
 
 
