@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+
+from cli_process import Done
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,14 +34,6 @@ class Without:
 
 sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 """
-
-
-class Done(NamedTuple):
-    """What became of a command."""
-
-    code: int
-    out: str
-    err: str
 
 
 def normal(name: str) -> str:

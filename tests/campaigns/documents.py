@@ -149,11 +149,7 @@ def _damaged_files(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def check(case: dict[str, Any], counts: Counter[str]) -> None:
-    """Read the file.
-
-    Raises:
-        Failure: If anything but a clean error comes of it, or half a file.
-    """
+    """Read the file; a Failure if anything but a clean error comes of it, or half a file."""
     with folder() as here:
         path = here / case["file"]
         path.write_bytes(as_bytes(case["data"]))

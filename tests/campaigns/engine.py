@@ -62,12 +62,7 @@ FAULTS = (
 
 
 class Failure(Exception):
-    """remat did what it must not do.
-
-    Args:
-        kind: What, in a few words without numbers: failures of one kind are counted together.
-        detail: What was seen.
-    """
+    """remat did what it must not do: of a ``kind`` in a few words without numbers, by which failures are counted."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}\n{detail}")
@@ -152,15 +147,7 @@ def _prepare(campaign: Campaign) -> None:
 
 
 def run_block(campaign: Campaign, seed: int, cases: int, keep: Path, until_s: float) -> Tally:
-    """Run one block.
-
-    Args:
-        campaign: What to run.
-        seed: The same seed gives the same cases.
-        cases: How many.
-        keep: Folder for inputs that fail.
-        until_s: ``time.time()`` after which no case is begun.
-    """
+    """Run one block, of which no case is begun after ``time.time()`` is ``until_s``; failing inputs go to ``keep``."""
     block = _Block(campaign, keep, until_s)
     attempt = 0
     while (left := cases - block.tally.counts[CASES]) > 0 and time.time() < until_s:
@@ -244,14 +231,7 @@ def run_campaign(
 ) -> Tally:
     """Run blocks in ``jobs`` processes, until the time is over, ``count`` cases were run, or Ctrl-C.
 
-    Args:
-        campaign: What to run.
-        seed: The same seed gives the same blocks.
-        keep: Folder for inputs that fail.
-        jobs: Blocks at a time.
-        seconds: Time for all; None for as long as it takes.
-        count: Cases in all; None for as many as there is time for.
-        listener: Gets the tally after every block.
+    The listener gets the tally after every block; inputs that fail go to ``keep``.
     """
     keep.mkdir(parents=True, exist_ok=True)
     total, todo = Tally(), blocks(campaign, seed, count)

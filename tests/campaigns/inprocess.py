@@ -9,8 +9,9 @@ import tempfile
 import time
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from cli_process import Done
 
 from campaigns.engine import Failure
 from remat_cli.cli.main import run
@@ -19,15 +20,6 @@ from remat_cli.errors import ExitCode
 MOST_CPU_S = 10.0
 """No small damaged file may take longer; untuned, a hundred times what whole files take."""
 _DEFECT = re.compile(r"internal error: (\w+ at [\w.]+:\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What became of a command."""
-
-    code: int
-    out: str
-    err: str
 
 
 @contextlib.contextmanager

@@ -144,11 +144,7 @@ def _dump(draw: st.DrawFn) -> bytes:
 
 
 def check(case: dict[str, Any], counts: Counter[str]) -> None:
-    """Import the model.
-
-    Raises:
-        Failure: If anything but a clean error comes of it.
-    """
+    """Import the model; a Failure if anything but a clean error comes of it."""
     with folder() as here:
         (here / case["file"]).write_bytes(as_bytes(case["data"]))
         counts[f".{case['file'].partition('.')[2]}"] += 1

@@ -162,13 +162,7 @@ def scene() -> Iterator[Scene]:
 
 
 def check_words(what: str, ended: Ended, *, killed: Sequence[int] = ()) -> None:
-    """A Failure if the exit code is not documented, or there is a traceback.
-
-    Args:
-        what: The command, in a few words.
-        ended: How it ended.
-        killed: Signals that may have killed it.
-    """
+    """A Failure if the exit code is not documented and no signal of ``killed``, or there is a traceback."""
     if "Traceback" in ended.err and "remat_cli" in ended.err:  # Python's own start can be interrupted, too
         raise Failure(f"{what}: traceback", f"exit {ended.code}\n{ended.err[-3000:]}")
     documented = set(ExitCode) - {ExitCode.DEFECT}
@@ -180,14 +174,9 @@ def check_words(what: str, ended: Ended, *, killed: Sequence[int] = ()) -> None:
 
 
 def check_target(what: str, ended: Ended, target: Path, *, old: bool, killed: bool) -> bool:
-    """A Failure if a file is neither the old one nor a new one that is whole; says whether it is new.
+    """A Failure if the file of ``-o`` is neither the ``old`` one nor a new one that is whole; says whether it is new.
 
-    Args:
-        what: The command, in a few words.
-        ended: How it ended.
-        target: The file of its ``-o``.
-        old: Whether a file was there before.
-        killed: Whether a signal killed it, which may come after the file was written and before the end.
+    A signal that ``killed`` the command may have come after the file was written and before the end.
     """
     text = target.read_text(encoding="utf-8", errors="replace") if target.exists() else None
     new = text is not None and text != OLD

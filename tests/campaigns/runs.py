@@ -74,11 +74,7 @@ def _damaged_plans(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def check(case: dict[str, Any], counts: Counter[str]) -> None:
-    """Run the plan.
-
-    Raises:
-        Failure: If anything but a clean answer comes of it.
-    """
+    """Run the plan; a Failure if anything but a clean answer comes of it."""
     with folder() as here:
         (here / "in.plan.json").write_bytes(as_bytes(case["plan"]))
         done = remat("run", "in.plan.json", "--steps", "1")

@@ -57,11 +57,7 @@ def inputs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def check(case: dict[str, Any], counts: Counter[str]) -> None:
-    """Run the command and send the signals.
-
-    Raises:
-        Failure: If it leaves anything but what it may.
-    """
+    """Run the command and send the signals; a Failure if it leaves anything but what it may."""
     numbers = _SIGNALS[case["signals"]]
     command = COMMANDS[case["command"]]
     what = f"{command[0]}, {case['signals']}"

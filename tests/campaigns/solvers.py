@@ -91,11 +91,7 @@ def _least(budget: int, scope: str) -> float | None:
 
 
 def check(case: dict[str, Any], counts: Counter[str]) -> None:
-    """Solve with the program.
-
-    Raises:
-        Failure: If the command does not end in time, in order, or with a true answer.
-    """
+    """Solve with the program; a Failure if the command does not end in time, in order, or with a true answer."""
     what = f"{case['program']} {case['behaviour']}"
     with scene() as here:
         program = here.folder / "program"

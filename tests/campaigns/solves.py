@@ -83,11 +83,7 @@ def inputs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def check(case: dict[str, Any], counts: Counter[str]) -> None:
-    """Solve, and compare every claim with the truth.
-
-    Raises:
-        Failure: If a claim is false.
-    """
+    """Solve, and compare every claim with the truth; a Failure if a claim is false."""
     try:
         solved = _solved(case)
     except Infeasible as no:

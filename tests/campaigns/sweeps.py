@@ -48,11 +48,7 @@ def inputs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def check(case: dict[str, Any], counts: Counter[str]) -> None:
-    """Run the comparison.
-
-    Raises:
-        Failure: If rows are lost or damaged, or processes are left.
-    """
+    """Run the comparison; a Failure if rows are lost or damaged, or processes are left."""
     expected = _table()
     with scene() as here:
         (here.folder / "chain.json").write_text(chain(9), encoding="utf-8")

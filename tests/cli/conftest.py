@@ -23,12 +23,12 @@ def plain_environment(monkeypatch, tmp_path):
 
 @pytest.fixture
 def remat(capsys, monkeypatch):
-    """``remat("solve", ..., stdin="...")`` runs one command and returns what became of it."""
+    """``remat("solve", ..., stdin="...")`` runs one command, which has to end with ``code``; what it said."""
 
-    def call(*arguments: str, stdin: str = "") -> Done:
+    def call(*arguments: str, stdin: str = "", code: int | None = 0) -> Done:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
-        code = run([str(a) for a in arguments])
+        ended = run([str(a) for a in arguments])
         said = capsys.readouterr()
-        return Done(int(code), said.out, said.err)
+        return Done(int(ended), said.out, said.err).expected(code)
 
     return call

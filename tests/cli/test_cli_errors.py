@@ -1,5 +1,4 @@
 import errno
-import json
 import os
 import resource
 from pathlib import Path
@@ -19,7 +18,7 @@ nodes:
 def documents(remat):
     """One file of every kind, good and bad, in the current folder."""
     Path("graph.yaml").write_text(GRAPH, encoding="utf-8")
-    assert remat("solve", "graph.yaml", "-b", "none", "-o", "plan.json", "-q").code == 0
+    remat("solve", "graph.yaml", "-b", "none", "-o", "plan.json", "-q")
     report = remat("show", "plan.json", "--format", "json").out
     Path("report.json").write_text(report, encoding="utf-8")
     Path("bad.json").write_text('{"schema": "remat-graph/1",\n  "nodes": [}', encoding="utf-8")
@@ -113,8 +112,7 @@ _CASES = [
 )
 def test_errors_are_clean_and_leave_nothing_behind(remat, documents, arguments, code, words):
     before = {path: path.read_bytes() for path in Path().iterdir() if path.is_file()}
-    failed = remat(*arguments)
-    assert failed.code == code
+    failed = remat(*arguments, code=code)
     for word in words:
         assert word in failed.err
     assert "Traceback" not in failed.err
@@ -125,16 +123,14 @@ def test_errors_are_clean_and_leave_nothing_behind(remat, documents, arguments, 
 def test_every_problem_of_a_document_is_told_up_to_twenty(remat):
     nodes = "".join(f"  - {{id: n{i}, inputs: [], cost: -1, memory: 1}}\n" for i in range(25))
     Path("many.yaml").write_text("schema: remat-graph/1\nnodes:\n" + nodes, encoding="utf-8")
-    failed = remat("show", "many.yaml")
-    assert failed.code == 2
+    failed = remat("show", "many.yaml", code=2)
     assert failed.err.count("/cost") == 20
     assert "and 5 more problems" in failed.err
 
 
 def test_a_missing_choice_is_told_in_one_line(remat):
     for command, choice in (("schema", "plan"), ("completion", "zsh")):
-        failed = remat(command)
-        assert failed.code == 2
+        failed = remat(command, code=2)
         assert failed.err.splitlines()[0] == "remat: error: missing argument"
         assert choice in failed.err.splitlines()[1]
         assert len(failed.err.splitlines()) == 2
@@ -142,8 +138,7 @@ def test_a_missing_choice_is_told_in_one_line(remat):
 
 def test_a_bad_option_in_the_environment_is_named(remat, monkeypatch):
     monkeypatch.setenv("REMAT_SOLVE_TIME_LIMIT", "soon")
-    failed = remat("solve", TOY, "-b", "80%")
-    assert failed.code == 2
+    failed = remat("solve", TOY, "-b", "80%", code=2)
     assert "--time-limit" in failed.err
     assert "soon" in failed.err
 
@@ -164,7 +159,7 @@ def test_a_bad_option_in_the_environment_is_named(remat, monkeypatch):
 )
 def test_a_full_disk_behind_standard_output_is_a_clean_error(command):
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
-        failed = remat_process(*command, stdout=full)
+        failed = remat_process(*command, stdout=full, code=2)
     assert failed.code == 2
     assert "No space left on device" in failed.err
     assert "Traceback" not in failed.err
@@ -172,7 +167,7 @@ def test_a_full_disk_behind_standard_output_is_a_clean_error(command):
 
 def test_with_nowhere_to_complain_the_exit_code_still_tells():
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
-        assert remat_process("check", "none.json", stdout=full, stderr=full).code == 2
+        remat_process("check", "none.json", stdout=full, stderr=full, code=2)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +175,7 @@ def test_with_nowhere_to_complain_the_exit_code_still_tells():
 )
 def test_closed_standard_streams_are_borne(closed, command, code):
     arguments = command.split() if "-" in command else [command, TOY]
-    done = remat_process(*arguments, stdin=None, preexec_fn=lambda: os.close(closed))
-    assert done.code == code
+    done = remat_process(*arguments, stdin=None, preexec_fn=lambda: os.close(closed), code=code)
     assert "Traceback" not in done.err
     if closed == 0:
         assert "standard input is closed" in done.err
@@ -190,8 +184,7 @@ def test_closed_standard_streams_are_borne(closed, command, code):
 @pytest.mark.parametrize("command", ["solve -b none -o -", "convert", "convert --to dot"])
 def test_a_document_for_a_closed_standard_output_is_an_error(tmp_path, command):
     name, *options = command.split()
-    done = remat_process(name, TOY, *options, cwd=tmp_path, preexec_fn=lambda: os.close(1))
-    assert done.code == 2
+    done = remat_process(name, TOY, *options, cwd=tmp_path, preexec_fn=lambda: os.close(1), code=2)
     assert done.err.endswith("remat: error: standard output is closed\n  hint: name a file with -o\n")
 
 
@@ -203,11 +196,11 @@ def test_a_disk_that_fills_up_is_seen_without_buffers_too(tmp_path):
 
     for command in (("convert", str(GRAPHS / "unet.json")), ("schema", "plan"), ("strategies",)):
         with (tmp_path / "out").open("w") as out:
-            done = remat_process(*command, stdout=out, preexec_fn=limit, env=environment(PYTHONUNBUFFERED="1"))
+            done = remat_process(*command, stdout=out, preexec_fn=limit, env=environment(PYTHONUNBUFFERED="1"), code=2)
         assert (done.code, (tmp_path / "out").stat().st_size) == (2, 4096)
         assert "writing failed: File too large" in done.err
     whole = remat_process("schema", "graph", env=environment(PYTHONUNBUFFERED="1"))
-    assert json.loads(whole.out)["title"] == "remat-graph/1"
+    assert whole.json()["title"] == "remat-graph/1"
 
 
 @pytest.mark.parametrize(
@@ -224,15 +217,14 @@ def test_a_lack_of_processes_or_memory_is_told(remat, monkeypatch, missing, erro
         raise error
 
     monkeypatch.setattr(missing, refuse)
-    failed = remat("solve", TOY, "-b", "80%", "--strategy", "checkmate-ilp", "--solver", "cbc", "-q")
-    assert failed.code == 3
+    failed = remat("solve", TOY, "-b", "80%", "--strategy", "checkmate-ilp", "--solver", "cbc", "-q", code=3)
     assert failed.err.startswith(f"remat: error: {message}")
     assert "hint: " in failed.err
 
 
 def test_colour_of_errors_follows_the_terminal_and_the_option(remat, monkeypatch):
     def coloured(*extra: str) -> bool:
-        return "\x1b[" in remat("check", "none.json", *extra).err
+        return "\x1b[" in remat("check", "none.json", *extra, code=2).err
 
     assert not coloured()
     assert coloured("--color", "always")
@@ -252,16 +244,15 @@ def test_ctrl_c_while_waiting_for_standard_input(tmp_path):
 
 
 def test_json_reports_are_for_machines_only(remat, documents):
-    failed = remat("check", "bad.json", "--format", "json")
-    assert (failed.code, failed.err) == (2, "")
-    assert json.loads(failed.out)["counts"] == {"ok": 0, "no": 0, "unreadable": 1}
-    fine = remat("check", "plan.json", "--format", "json")
-    assert json.loads(fine.out)["ok"]
+    failed = remat("check", "bad.json", "--format", "json", code=2)
+    assert failed.err == ""
+    assert failed.json()["counts"] == {"ok": 0, "no": 0, "unreadable": 1}
+    assert remat("check", "plan.json", "--format", "json").json()["ok"]
 
 
 def test_a_defect_has_an_exit_code_of_its_own():
     code = "from remat_cli.cli import main; main.run = lambda *_, **__: 1 // 0; main.main([])"
-    done = run_code(code)
-    assert (done.code, done.out) == (70, "")
+    done = run_code(code, code=70)
+    assert done.out == ""
     assert "remat: internal error: ZeroDivisionError at <string>:1" in done.err
     assert "Traceback" not in done.err

@@ -69,7 +69,6 @@ def test_no_line_comes_before_the_first_interval(capsys):
 def test_solving_shows_what_it_does(remat, monkeypatch):
     monkeypatch.setattr(progress, "_PLAIN_EVERY_S", 0.0005)  # the model is stated in a few milliseconds
     solved = remat(*SOLVE)
-    assert solved.code == 0
     assert re.search(r"^\d+\.\d+ s  building the model$", solved.err, re.MULTILINE)
     assert "starting" not in solved.out
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import TOY
+from cli_process import TOY, read
 from plotly.offline import get_plotlyjs
 
 from remat_cli.graph.document import Document, parse_document
@@ -87,8 +87,8 @@ def assert_harmless(said: Any, what: object) -> None:
 
 @pytest.fixture
 def plan(remat) -> dict[str, Any]:
-    assert remat("solve", TOY, "-b", "80%", "-o", "plan.json", "-q").code == 0
-    document = json.loads(Path("plan.json").read_text(encoding="utf-8"))
+    remat("solve", TOY, "-b", "80%", "-o", "plan.json", "-q")
+    document = read("plan.json")
     document["graph"]["metadata"] = {"from": "here"}
     for node in document["graph"]["nodes"]:
         node |= {"payload": {"call": "aten.relu"}, "op": "relu"}

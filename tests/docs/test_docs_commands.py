@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_process import program, script
 from docs_pages import APART, DOCS, PAGES, ROOT, Block, blocks, commands_of, fits
 
 from remat_cli.cli.main import _COMMANDS
@@ -21,14 +22,9 @@ def place(tmp_path, monkeypatch) -> Path:
     """A folder with the graphs and the examples, where ``remat`` is this one."""
     shutil.copytree(DOCS / "examples", tmp_path / "docs" / "examples")
     (tmp_path / "graphs").symlink_to(ROOT / "graphs")
-    wrapper = tmp_path / "bin" / "remat"
-    wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from remat_cli.cli.main import main; main()" "$@"\n')
-    wrapper.chmod(0o755)
-    python = tmp_path / "bin" / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{wrapper.parent}:/usr/local/bin:/usr/bin:/bin")
+    binaries = program(tmp_path / "bin").parent
+    script(binaries / "python", f'exec {sys.executable} "$@"')
+    monkeypatch.setenv("PATH", f"{binaries}:/usr/local/bin:/usr/bin:/bin")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("COLUMNS", "100")
     return tmp_path

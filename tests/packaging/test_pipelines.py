@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import sysconfig
 import venv
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cli_process import program
 
 from remat_cli.cli.main import _COMMANDS, run
 
@@ -38,12 +38,8 @@ def checkout(tmp_path, monkeypatch):
 
 def environment(folder: Path) -> dict[str, str]:
     """An environment in which ``remat`` is this one, and git knows no configuration but the repository's."""
-    binaries = folder / ".git-ignored-bin"
-    binaries.mkdir(exist_ok=True)
+    binaries = program(folder / ".git-ignored-bin").parent
     (binaries / ".gitignore").write_text("*")
-    remat = binaries / "remat"
-    remat.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from remat_cli.cli.main import main; main()" "$@"\n')
-    remat.chmod(0o755)
     plain = {k: v for k, v in os.environ.items() if not k.startswith(("REMAT_", "GIT_"))}
     paths = os.pathsep.join([str(ROOT), plain.get("PYTHONPATH", "")])
     path = f"{binaries}{os.pathsep}{plain['PATH']}"

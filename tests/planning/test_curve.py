@@ -4,10 +4,10 @@ import math
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from bruteforce import cheapest
+from cli_process import GRAPHS, script
 from families import chosen_graph
 from seeded import seeded
 
@@ -25,8 +25,6 @@ from remat_cli.planning.solving import solve
 from remat_cli.strategies.base import Bound, Found, NotFound, Schedule
 from remat_cli.units import Budget, parse_budget
 from remat_cli.zoo.registry import build_graph
-
-GRAPHS = Path(__file__).parents[2] / "graphs"
 
 
 def small(seed: int) -> Graph:
@@ -202,11 +200,9 @@ def test_progress_says_which_budget_it_is_about():
 
 
 def test_a_solver_that_fails_everywhere_is_an_error(tmp_path):
-    script = tmp_path / "cbc"
-    script.write_text('#!/bin/sh\n[ "$1" = -stop ] && echo "Version: 2" && exit\necho "out of luck"\nexit 7\n')
-    script.chmod(0o755)
+    failing = script(tmp_path / "cbc", '[ "$1" = -stop ] && echo "Version: 2" && exit\necho "out of luck"\nexit 7')
     graph = load_graph(str(GRAPHS / "toy.yaml"))
-    options = SolveOptions(strategy="checkmate-ilp", solver=f"cbc{{path={script}}}")
+    options = SolveOptions(strategy="checkmate-ilp", solver=f"cbc{{path={failing}}}")
     with pytest.raises(SolverFailed, match="out of luck"):
         solve_curve(graph, "80%,90%", options)
 

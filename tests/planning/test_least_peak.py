@@ -3,10 +3,10 @@
 import dataclasses
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from bruteforce import cheapest, least_peak
+from cli_process import GRAPHS
 from families import chosen_graph
 from seeded import seeded
 
@@ -26,7 +26,6 @@ from remat_cli.planning.options import SolveOptions
 from remat_cli.strategies.annealing.squeeze import squeeze
 from remat_cli.zoo.registry import build_graph
 
-GRAPHS = Path(__file__).parents[2] / "graphs"
 QUICK = SolveOptions(threads=1, gap=1e-6)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,10 +185,3 @@ KNOWN = (
         Termination.INFEASIBLE,
     ),
 )
-
-
-def script(path: Path, body: str) -> str:
-    """An executable shell script, to stand in for a solver's binary."""
-    path.write_text(f"#!/bin/sh\n{body}\n", encoding="ascii")
-    path.chmod(0o755)
-    return str(path)

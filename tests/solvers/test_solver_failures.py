@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import gurobipy
 import numpy as np
 import pytest
-from solver_problems import KNOWN, dense, installed, market_split, script
+from cli_process import script
+from solver_problems import KNOWN, dense, installed, market_split
 
 from remat_cli.control import Control
 from remat_cli.errors import ExitCode, LicenceLimit, RematError, SolverFailed, SolverUnavailable, UsageError

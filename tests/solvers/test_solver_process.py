@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from solver_problems import script
+from cli_process import script
 
 from remat_cli.control import Control
 from remat_cli.errors import SolverUnavailable, UsageError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -13,7 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-GRAPHS = Path(__file__).parents[2] / "graphs"
+import jsonschema
+
+from remat_cli.graph.document import load_schema
+
+GRAPHS = Path(__file__).parents[1] / "graphs"
 TOY = str(GRAPHS / "toy.yaml")
 TOY_PEAK = 270_533_124
 """No-remat peak of the toy graph in bytes; 80% of it is 216,426,499."""
@@ -27,10 +32,12 @@ NODE_LINK = {
 }
 """A graph of networkx whose attributes are called otherwise."""
 
+
 PATIENCE_S = 120.0
 """How long to wait for what must come; a slow machine takes long, a broken program forever."""
 
-_MAIN = """
+MAIN = "from remat_cli.cli.main import main; main()"
+_QUICK = """
 import sys
 from remat_cli.cli import progress
 progress._PLAIN_EVERY_S = 0.05
@@ -48,6 +55,36 @@ class Done:
     out: str
     err: str
 
+    def expected(self, code: int | None) -> Done:
+        """This, which ended with ``code``; None for any."""
+        assert code in (None, self.code), f"exit {self.code} instead of {code}: {self.err or self.out}"
+        return self
+
+    def json(self, kind: str = "") -> Any:
+        """Standard output as a document, which follows the schema of its ``kind`` if one is given."""
+        document = json.loads(self.out)
+        if kind:
+            jsonschema.Draft202012Validator(load_schema(kind)).validate(document)
+        return document
+
+
+def read(path: str | Path = "toy.plan.json") -> Any:
+    """A document in the current folder."""
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def script(path: Path, body: str) -> str:
+    """An executable shell script."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n", encoding="ascii")
+    path.chmod(0o755)
+    return str(path)
+
+
+def program(folder: Path) -> Path:
+    """A program ``remat`` in ``folder`` that is this one."""
+    return Path(script(folder / "remat", f'exec {sys.executable} -c "{MAIN}" "$@"'))
+
 
 def environment(**extra: str) -> dict[str, str]:
     """This process's environment without options of remat, and with ``extra``."""
@@ -55,15 +92,15 @@ def environment(**extra: str) -> dict[str, str]:
     return {**plain, **extra}
 
 
-def remat_process(*arguments: str, stdin: str | None = None, **options: Any) -> Done:
+def remat_process(*arguments: str, **options: Any) -> Done:
     """Run the command in a process and wait for it."""
-    return run_code("from remat_cli.cli.main import main; main()", *arguments, stdin=stdin, **options)
+    return run_code(MAIN, *arguments, **options)
 
 
-def run_code(code: str, *arguments: str, stdin: str | None = None, **options: Any) -> Done:
-    """Run Python code in a process and wait for it."""
+def run_code(text: str, *arguments: str, stdin: str | None = None, code: int | None = 0, **options: Any) -> Done:
+    """Run Python code in a process, which has to end with ``code``, and wait for it."""
     done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
+        [sys.executable, "-c", text, *map(str, arguments)],
         input=stdin,
         stdin=subprocess.DEVNULL if stdin is None and "stdin" not in options else None,
         text=True,
@@ -72,7 +109,7 @@ def run_code(code: str, *arguments: str, stdin: str | None = None, **options: An
         check=False,
         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment(), **options},
     )
-    return Done(done.returncode, done.stdout or "", done.stderr or "")
+    return Done(done.returncode, done.stdout or "", done.stderr or "").expected(code)
 
 
 class Running:
@@ -83,7 +120,7 @@ class Running:
 
     def __init__(self, *arguments: str, cwd: Path, **extra_environment: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _MAIN, *map(str, arguments)],
+            [sys.executable, "-c", _QUICK, *map(str, arguments)],
             cwd=cwd,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
