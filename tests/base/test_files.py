@@ -284,11 +284,8 @@ def test_what_the_system_refuses_to_read_is_a_clean_error(path, monkeypatch):
 def test_bytes_that_are_no_text_are_pointed_at(tmp_path):
     source = tmp_path / "graph.json"
     source.write_bytes(b"{\n  \n\xff}")
-    with pytest.raises(InputError, match="byte 0xff is not UTF-8") as caught:
+    with pytest.raises(InputError, match=r"graph.json:3: byte 0xff is not UTF-8 \(save the file as UTF-8 text\)"):
         read_text(str(source))
-    [problem] = caught.value.problems
-    assert problem.line == 3
-    assert problem.hint
 
 
 def test_a_link_that_the_system_does_not_follow_is_not_followed(tmp_path, monkeypatch):

@@ -176,10 +176,11 @@ def test_cells_say_what_the_strategies_found_and_what_failed():
     assert all(row["ending"] for row in rows)
 
 
-def test_geometric_ratio_is_over_the_budgets_of_both():
-    def cell(strategy, percent, overhead):
-        return {"graph": "g", "strategy": strategy, "percent": percent, "overhead": overhead, "bound": 0.0}
+def cell(strategy, percent, overhead, bound=0.0):
+    return {"graph": "g", "strategy": strategy, "percent": percent, "overhead": overhead, "bound": bound}
 
+
+def test_geometric_ratio_is_over_the_budgets_of_both():
     cells = [cell("ap-sqrt", 80, 100.0), cell("ap-sqrt", 60, 300.0), cell("ap-sqrt", 40, None), cell("auto", 80, 0.0)]
     cells += [cell("auto", 60, 100.0), cell("auto", 40, 300.0)]
     assert geometric_ratio(cells, "ap-sqrt", "auto") == (2.0, 2)
@@ -191,9 +192,6 @@ def test_geometric_ratio_is_over_the_budgets_of_both():
 
 
 def test_distances_are_to_what_auto_proves_at_the_same_budget():
-    def cell(strategy, percent, overhead, bound):
-        return {"graph": "g", "strategy": strategy, "percent": percent, "overhead": overhead, "bound": bound}
-
     cells = [cell("ap-sqrt", 80, 21.0, 0.0), cell("auto", 80, 12.0, 10.0), cell("ap-sqrt", 60, None, 0.0)]
     cells += [cell("auto", 60, None, None), cell("ap-sqrt", 40, 50.0, 40.0)]
     told = with_distances(cells, "auto")

@@ -205,19 +205,6 @@ def test_standard_input(monkeypatch, text, format):
     assert (document.data, document.format, document.source) == ({"a": 1}, format, "<stdin>")
 
 
-def test_unreadable_files_are_input_errors(tmp_path):
-    for path, message in [
-        (tmp_path / "none.json", "there is no such file"),
-        (tmp_path, "cannot be read: Is a directory"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            read_document(str(path))
-    bad = tmp_path / "bad.json"
-    bad.write_bytes(b'{"a":\n"\xff"}')
-    with pytest.raises(InputError, match=r"bad.json:2: byte 0xff is not UTF-8 \(save the file as UTF-8 text\)"):
-        read_document(str(bad))
-
-
 PLACES = {
     "json": '{"a": [1,\n  {"b/c": 2}],\n "d": {"e":\n []}}',
     "yaml": "a:\n - 1\n - b/c: 2\nd:\n  e: []\n",

@@ -2,7 +2,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from families import graphs, random_graph
+from families import graphs
 from hypothesis import given
 from hypothesis import strategies as st
 from mangling import as_json, outcome, spoiled, spoiled_text, to_yaml
@@ -356,14 +356,6 @@ def test_any_graph_is_read_back_from_yaml(any_graph):
     again = read(to_yaml(graph_to_document(any_graph)), "yaml")
     assert again == any_graph
     assert graph_sha256(again) == graph_sha256(any_graph)
-
-
-@given(st.randoms(use_true_random=False), st.integers(1, 12))
-def test_random_graphs_are_read_back(rng, n):
-    any_graph = random_graph(
-        rng, n, max_outputs=3, zero_outputs=True, workspace=True, recompute_false=0.2, random_outputs=True, phases=True
-    )
-    assert read(dump_document(graph_to_document(any_graph))) == any_graph
 
 
 @given(st.data(), graphs(max_nodes=4, plain_ids=True))

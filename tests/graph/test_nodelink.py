@@ -97,8 +97,9 @@ def test_detection(tmp_path):
     assert load_graph(str(path)) == read(diamond())
 
 
-def nodes_like(**changes):
-    return [{"id": "a", "cost": 1, "memory": 1} | changes]
+def alone(*others, **changes):
+    """A node, perhaps others, and no links."""
+    return {"nodes": [{"id": "a", "cost": 1, "memory": 1} | changes, *others], "links": []}
 
 
 @pytest.mark.parametrize(
@@ -132,39 +133,27 @@ def nodes_like(**changes):
             'keys="memory=NAME"; attributes here: "cost")',
         ),
         (
-            {"nodes": [*nodes_like(), {"id": "b", "memory": 4}], "links": []},
+            alone({"id": "b", "memory": 4}),
             '/nodes/1: node "b" has no attribute "cost" (say which attribute is the cost with '
             'keys="cost=NAME"; attributes here: "memory")',
         ),
+        (alone(cost=-1), "/nodes/0/cost: is -1, expected a number from 0 to 1e+300"),
         (
-            {"nodes": nodes_like(cost=-1), "links": []},
-            "/nodes/0/cost: is -1, expected a number from 0 to 1e+300",
-        ),
-        (
-            {"nodes": nodes_like(memory=1.5), "links": []},
+            alone(memory=1.5),
             "/nodes/0/memory: is 1.5, expected bytes as a whole number that is not negative, or text such as 64MiB",
         ),
+        (alone(memory="1G"), '/nodes/0/memory: "1G" is ambiguous (write 1GB (powers of 1000) or 1GiB (of 1024))'),
+        (alone(phase="before"), '/nodes/0/phase: is "before", expected forward or loss or backward or update'),
+        (alone(op=3), "/nodes/0/op: is 3, expected text"),
+        (alone(recompute=0), "/nodes/0/recompute: is 0, expected true or false"),
+        (alone(id=1.5), "/nodes/0/id: is 1.5, expected text or an integer (ids are text or integers)"),
         (
-            {"nodes": nodes_like(memory="1G"), "links": []},
-            '/nodes/0/memory: "1G" is ambiguous (write 1GB (powers of 1000) or 1GiB (of 1024))',
-        ),
-        (
-            {"nodes": nodes_like(phase="before"), "links": []},
-            '/nodes/0/phase: is "before", expected forward or loss or backward or update',
-        ),
-        ({"nodes": nodes_like(op=3), "links": []}, "/nodes/0/op: is 3, expected text"),
-        ({"nodes": nodes_like(recompute=0), "links": []}, "/nodes/0/recompute: is 0, expected true or false"),
-        (
-            {"nodes": nodes_like(id=1.5), "links": []},
-            "/nodes/0/id: is 1.5, expected text or an integer (ids are text or integers)",
-        ),
-        (
-            {"nodes": nodes_like(id="a:1"), "links": []},
+            alone(id="a:1"),
             '/nodes/0/id: "a:1" cannot be an id '
             "(an id has no control characters and does not end in a colon and digits)",
         ),
         (
-            {"nodes": nodes_like(id=1) + nodes_like(id="1"), "links": []},
+            alone({"id": "1", "cost": 1, "memory": 1}, id=1),
             '/nodes/1: the id "1" is already used by /nodes/0 '
             '(give every node an id of its own; 1 and "1" are the same)',
         ),

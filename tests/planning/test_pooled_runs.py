@@ -29,12 +29,17 @@ def runs_of(time_limit_s: float | None = None, maker: str = "") -> PooledRuns:
 
 
 @dataclass(frozen=True)
-class Breaking(Strategy):
-    """Publishes the plain schedule, and then its solver fails."""
+class Made(Strategy):
+    """A strategy of a test."""
 
-    name: ClassVar[str] = "breaking"
+    name: ClassVar[str] = "made"
     summary: ClassVar[str] = ""
     reference: ClassVar[str] = ""
+
+
+@dataclass(frozen=True)
+class Breaking(Made):
+    """Publishes the plain schedule, and then its solver fails."""
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         context.publish(Found(PLAIN, exhausted=False))
@@ -42,12 +47,9 @@ class Breaking(Strategy):
 
 
 @dataclass(frozen=True)
-class Asking(Strategy):
+class Asking(Made):
     """Answers with the plain schedule, and keeps what it was asked."""
 
-    name: ClassVar[str] = "asking"
-    summary: ClassVar[str] = ""
-    reference: ClassVar[str] = ""
     asked: ClassVar[list[Task]] = []
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
@@ -108,12 +110,8 @@ CHAIN = build_graph("unit-chain{n=17}")
 
 
 @dataclass(frozen=True)
-class Stopped(Strategy):
+class Stopped(Made):
     """Finds a schedule, then bounds, and then runs out of time."""
-
-    name: ClassVar[str] = "stopped"
-    summary: ClassVar[str] = ""
-    reference: ClassVar[str] = ""
 
     def solve(self, task: Task, context: Context) -> Found | NotFound:
         best = Incumbent.of(task, context)

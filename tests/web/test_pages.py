@@ -252,6 +252,11 @@ def test_optimal_is_said_of_what_is_proven_and_no_more():
         assert ("✓ claimed optimal" in text, "≈ claimed within" in text) == ("✓" in line, "≈" in line)
 
 
+def crosses(page: Document) -> list[dict]:
+    """The traces of budgets without a plan."""
+    return [t for c in page.charts if c["id"] == "overhead" for t in c["data"] if t.get("mode") == "markers"]
+
+
 def test_a_strategy_without_any_plan_is_in_the_legend_by_its_crosses():
     comparison = compared()
     rows = [
@@ -261,16 +266,10 @@ def test_a_strategy_without_any_plan_is_in_the_legend_by_its_crosses():
         for row in comparison.rows
     ]
     page = Document(render_page(comparison_page(dataclasses.replace(comparison, rows=tuple(rows))), "c"))
-    [crosses] = [t for c in page.charts if c["id"] == "overhead" for t in c["data"] if t["mode"] == "markers"]
-    assert (crosses["name"], crosses["showlegend"], crosses["x"]) == ("chen-sqrt", True, [4, 5, 6])
-    [crosses] = [
-        t
-        for c in Document(render_page(comparison_page(comparison), "c")).charts
-        if c["id"] == "overhead"
-        for t in c["data"]
-        if t["mode"] == "markers"
-    ]
-    assert not crosses["showlegend"]
+    [marks] = crosses(page)
+    assert (marks["name"], marks["showlegend"], marks["x"]) == ("chen-sqrt", True, [4, 5, 6])
+    [marks] = crosses(Document(render_page(comparison_page(comparison), "c")))
+    assert not marks["showlegend"]
 
 
 def test_a_comparison_s_page_has_every_strategy_and_the_bound():
@@ -280,8 +279,7 @@ def test_a_comparison_s_page_has_every_strategy_and_the_bound():
     assert lines["optimal"]["y"] == pytest.approx([100 / 3, 100 / 9, 0])
     assert lines["no plan (proven)"]["y"] == pytest.approx([100 / 3, 100 / 9, 0])
     [chart] = [c for c in page.charts if c["id"] == "overhead"]
-    crosses = [t for t in chart["data"] if t.get("mode") == "markers"]
-    assert [(t["name"], t["x"]) for t in crosses] == [("chen-sqrt", [4])]
+    assert [(t["name"], t["x"]) for t in crosses(page)] == [("chen-sqrt", [4])]
     assert [t["name"] for t in chart["data"]][:-1] == ["no plan (proven)", "rotor", "chen-sqrt", "optimal"]
     assert page.traces("peak")["chen-sqrt"]["y"] == [5, 6]
     for words in ("no plan fits", "does not take this graph", "remat compare c.json", "11.1%"):
