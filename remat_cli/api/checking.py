@@ -15,7 +15,6 @@ from remat_cli.plan.check import Report
 from remat_cli.plan.difference import Difference, compare_plans
 from remat_cli.plan.explanation import Explanation
 from remat_cli.plan.model import Plan
-from remat_cli.plan.replay import Finding
 from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_budget
 
@@ -64,11 +63,8 @@ def check(
         report = judging.check(judged, budget_bytes=budget_bytes, budget_text=asked.text)
     if graph is None:
         return report
-    place = judging.graphs_differ(judged.graph, as_graph(graph))
-    if place is None:
-        return report
-    finding = Finding("other-graph", f"the plan is for a different graph: {place}")
-    return replace(report, findings=(finding, *report.findings))
+    findings = judging.other_graph(judged.graph, as_graph(graph))
+    return replace(report, findings=(*findings, *report.findings))
 
 
 @door

@@ -190,6 +190,12 @@ def graphs_differ(first: Graph, second: Graph) -> str | None:
     return f"they have {len(first.nodes)} and {len(second.nodes)} nodes"
 
 
+def other_graph(planned: Graph, wanted: Graph) -> tuple[Finding, ...]:
+    """A finding if ``planned``, the graph of a plan, is not the graph ``wanted``: the first node that differs."""
+    place = graphs_differ(planned, wanted)
+    return () if place is None else (Finding("other-graph", f"the plan is for a different graph: {place}"),)
+
+
 def _claim_findings(claim: Claim, cost: float) -> list[Finding]:
     """The findings where the claim and the replay disagree."""
     findings = []
