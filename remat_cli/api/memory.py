@@ -17,9 +17,9 @@ from remat_cli.graph.memory_parts import Part
 from remat_cli.graph.model import Graph
 from remat_cli.planning import fits as answers
 from remat_cli.planning.fits import Fits, Need, Reserved
-from remat_cli.planning.max_batch import MaxBatch, max_batch_of, one_forward
+from remat_cli.planning.max_batch import max_batch_of, one_forward
 from remat_cli.planning.options import SolveOptions
-from remat_cli.reports.fits import ChoiceFacts, FitsFacts
+from remat_cli.reports.fits import ChoiceFacts, FitsFacts, Largest
 from remat_cli.tracebacks import door
 from remat_cli.units import as_size, format_bytes
 
@@ -240,16 +240,18 @@ def _with_largest(
     """The answer with the largest batch and the longest sequences."""
     if step.resized is None:
         raise UsageError("only a model by name can be captured with other batches", hint="leave largest out")
-    results: dict[str, MaxBatch] = {}
+    results: dict[str, Largest] = {}
     for name, now, most in step.by:
         other = now * 2 if most is None or now * 2 <= most else now // 2
         family = Batched.of([(now, need(step).graph), (other, need(step.resized(name, other)).graph)])
         gaps = min(choice.parts.get(answers.GAPS, 0) for choice in answer.choices)
         room = answer.memory_bytes - answer.need.context_bytes - gaps
         try:
-            results[name] = max_batch_of(family, room, limit=one_forward, options=options, listener=listener)
+            found = max_batch_of(family, room, limit=one_forward, options=options, listener=listener)
         except (Infeasible, LimitReached):
             continue
+        cap = found.found if most is None else min(found.found, most)
+        results[name] = Largest(cap, min(cap, found.without), most)
     return replace(answer, largest=results)
 
 

@@ -16,10 +16,10 @@ from remat_cli.graph.memory_parts import Part, parts_of_values
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan, Scope, Statement
 from remat_cli.planning.least_peak import solve_smallest
-from remat_cli.planning.max_batch import MaxBatch
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solved import Solved
 from remat_cli.planning.solving import solve
+from remat_cli.reports.fits import Largest
 
 Reserved = Callable[[Graph, Sequence[Statement]], int]
 """The bytes that the framework's allocator takes from the device for a loop of training steps by a plan."""
@@ -114,7 +114,7 @@ class Fits:
     missing: Mapping[str, str]
     least_bytes: int
     scope: Scope
-    largest: Mapping[str, MaxBatch] = field(default_factory=dict)
+    largest: Mapping[str, Largest] = field(default_factory=dict)
     wall_s: float = field(default=0.0, compare=False)
 
     def choice(self, name: str) -> Choice | None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from remat_cli.plan.comparison import BatchFacts
 from remat_cli.plan.model import Scope
 from remat_cli.reports.style import Style, fields, render, title
 from remat_cli.reports.table import Column, Table
@@ -39,6 +38,21 @@ class ChoiceFacts:
     total_bytes: int
     cost: float
     lower_bound: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """The largest batch, or the longest sequences.
+
+    Attributes:
+        found: With one more forward pass at most.
+        without: Without recomputation; 0 if even 1 does not fit.
+        most: The model takes no more; None if it has no such limit.
+    """
+
+    found: int
+    without: int
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +93,7 @@ class FitsFacts:
     scope: Scope
     assumptions: tuple[str, ...]
     advice: tuple[tuple[int, str], ...]
-    largest: Mapping[str, BatchFacts]
+    largest: Mapping[str, Largest]
 
     @property
     def chosen(self) -> ChoiceFacts | None:
@@ -190,9 +204,10 @@ def _floor(facts: FitsFacts) -> str:
     return f"{format_bytes(facts.least_bytes)}: proven for every plan {proof}, with whole operations"
 
 
-def _largest(one: BatchFacts) -> str:
+def _largest(one: Largest) -> str:
+    found = f"{one.found:,}, all that the model takes," if one.found == one.most else f"about {one.found:,}"
     without = f"{one.without:,} without recomputation" if one.without else "none without recomputation"
-    return f"about {one.found:,} at one more forward pass, {without}: by bytes on the line through two sizes"
+    return f"{found} at one more forward pass, {without}: by bytes on the line through two sizes"
 
 
 def fits_document(facts: FitsFacts) -> dict[str, Any]:

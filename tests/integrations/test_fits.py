@@ -1,0 +1,169 @@
+"""``remat fits`` on configurations of Transformers: what training takes, as measured, and what is refused."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from trainable import step_bytes
+
+import remat_cli as remat
+from remat_cli.frontends.torch.named import NameOptions, named_model
+from remat_cli.planning.fits import BLOCKS, WITHOUT
+
+CONFIGURATIONS = {
+    "llama": {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 64,
+        "intermediate_size": 172,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 4,
+        "vocab_size": 1000,
+        "max_position_embeddings": 512,
+        "dtype": "float32",
+    },
+    "bert": {
+        "model_type": "bert",
+        "architectures": ["BertForMaskedLM"],
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 3,
+        "vocab_size": 1000,
+        "max_position_embeddings": 128,
+    },
+    "t5": {
+        "model_type": "t5",
+        "architectures": ["T5ForConditionalGeneration"],
+        "d_model": 64,
+        "d_kv": 16,
+        "d_ff": 128,
+        "num_layers": 2,
+        "num_heads": 4,
+        "vocab_size": 1000,
+        "decoder_start_token_id": 0,
+        "pad_token_id": 0,
+    },
+    "vit": {
+        "model_type": "vit",
+        "architectures": ["ViTForImageClassification"],
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "image_size": 64,
+        "patch_size": 8,
+    },
+}
+pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+
+
+@pytest.fixture
+def named(tmp_path):
+    """``named("llama")`` is the source of a small model, of which fields of the configuration may be replaced."""
+
+    def source(name: str, **changes) -> str:
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(CONFIGURATIONS[name] | changes))
+        return f"hf:{path}"
+
+    return source
+
+
+def answer_of(source, **options):
+    return remat.fits(source, "h100", options=remat.SolveOptions(time_limit_s=4, threads=1), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sizes"),
+    [
+        ("llama", {"batch": 4, "length": 128}, "4 x 128 tokens"),
+        ("bert", {"batch": 8}, "8 x 128 tokens"),
+        ("bert", {"task": "question-answering", "length": 32}, "1 x 32 tokens"),
+        ("bert", {"task": "sequence-classification", "dtype": "bfloat16-mixed"}, "1 x 128 tokens"),
+        ("t5", {"length": 64}, "1 x 64 tokens"),
+        ("vit", {"batch": 2, "dtype": "bfloat16"}, "2 images of 64 x 64 pixels"),
+    ],
+)
+def test_parameters_are_those_of_the_model(named, name, options, sizes):
+    answer = answer_of(named(name), **options)
+    choice = answer.fits.choice(WITHOUT)
+    assert answer.sizes == sizes
+    config = CONFIGURATIONS[name]
+    kind = {
+        "question-answering": "BertForQuestionAnswering",
+        "sequence-classification": "BertForSequenceClassification",
+    }
+    made = getattr(transformers, kind.get(options.get("task"), config["architectures"][0]))
+    fields = {key: value for key, value in config.items() if key != "model_type"}
+    model = made(transformers.AutoConfig.for_model(config["model_type"], **fields))
+    item = 2 if options.get("dtype") == "bfloat16" else 4
+    assert choice.parts["parameters"] == item * sum(p.numel() for p in model.parameters())
+    assert choice.parts["state of AdamW"] == 2 * choice.parts["parameters"]
+
+
+@pytest.mark.parametrize(("name", "options"), [("llama", {"batch": 16, "length": 128}), ("bert", {"batch": 32})])
+def test_the_peak_is_the_measured_one_but_for_a_mask(named, name, options):
+    source = named(name, attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0)
+    predicted = answer_of(source, optimizer="none", **options).fits.choice(WITHOUT).solved.report.replay.peak_bytes
+    model, batch = named_model(source, NameOptions(**options)).build()
+    measured = step_bytes(lambda: model(**batch).loss.backward(), model, batch.values())
+    assert measured <= predicted + 8
+    assert measured == pytest.approx(predicted, rel=0.1)  # Transformers makes a mask when it is traced
+
+
+def test_adapters_alone_are_trained_and_their_layers_are_known(named):
+    whole, adapted = (answer_of(named("llama"), batch=4, length=128, lora=rank).fits for rank in (0, 4))
+    own, state = (adapted.choice(WITHOUT).parts[name] for name in ("parameters", "state of AdamW"))
+    extra = own - whole.choice(WITHOUT).parts["parameters"]
+    assert 0 < extra < 0.2 * own
+    assert state == 2 * extra
+    assert adapted.choice(BLOCKS).total_bytes < adapted.choice(WITHOUT).total_bytes
+
+
+def test_the_largest_batch_fits_and_sequences_end_with_the_positions(named):
+    source, options = named("llama"), {"batch": 4, "length": 256, "context": 0}
+    limits = remat.SolveOptions(time_limit_s=4, threads=1)
+    four = remat.fits(source, "1GB", options=limits, **options).fits.choice(WITHOUT).total_bytes
+    answer = remat.fits(source, f"{3 * four}B", options=limits, largest=True, **options)
+    batch, length = answer.fits.largest["batch"], answer.fits.largest["length"]
+    assert 4 < batch.without <= batch.found
+    assert (length.found, length.most) == (512, 512)
+    larger = remat.fits(source, f"{3 * four}B", options=limits, **(options | {"batch": batch.without}))
+    assert larger.fits.choice(WITHOUT).total_bytes == pytest.approx(3 * four, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "error", "message"),
+    [
+        ({"model_type": "lama"}, {}, remat.UsageError, 'model of type lama.*did you mean "llama"'),
+        ({"architectures": None}, {}, remat.UsageError, "names no architecture, so its task is not known"),
+        ({}, {"task": "causal"}, remat.UsageError, 'no task "causal".*did you mean "causal-lm"'),
+        ({}, {"task": "image-classification"}, remat.UsageError, "no model of type llama for image-classification"),
+        ({}, {"length": 600}, remat.UsageError, "600 tokens are more than the 512 positions"),
+        ({}, {"resolution": 64}, remat.UsageError, "resolution is for images"),
+        ({"num_attention_heads": "x"}, {}, remat.InputError, "is refused by Transformers"),
+    ],
+)
+def test_configurations_without_what_is_needed_are_refused(named, changes, options, error, message):
+    with pytest.raises(error) as caught:
+        answer_of(named("llama", **changes), **options)
+    assert all(part in f"{caught.value.message} {caught.value.hint}" for part in message.split(".*"))
+
+
+def test_missing_files_and_libraries_are_named(tmp_path):
+    with pytest.raises(remat.UsageError, match="there is no such file"):
+        answer_of(f"hf:{tmp_path}/none.json")
+    (tmp_path / "other.json").write_text('{"_class_name": "UNet2DModel"}')
+    with pytest.raises(remat.InputError, match="a model of diffusers is named diffusers:CONFIG"):
+        answer_of(f"hf:{tmp_path}/other.json")
+    with pytest.raises(remat.FrameworkUnavailable, match="timm is missing"):
+        answer_of("timm:resnet18")
+
+
+def test_typed_inputs_keep_whole_numbers(named):
+    model, batch = named_model(named("vit"), NameOptions(batch=2, dtype="bfloat16")).build()
+    assert (batch["pixel_values"].dtype, batch["labels"].dtype) == (torch.bfloat16, torch.int64)
+    assert model.training
