@@ -32,13 +32,7 @@ BAGS = "aten._embedding_bag"
 
 
 def retained_bytes(call: Call, slot: int, types: Mapping[str, TensorType]) -> int:
-    """Bytes of the memory behind a result of ``call``.
-
-    Args:
-        call: The call.
-        slot: Position of the output; one that is not left out.
-        types: Types of tensors by name.
-    """
+    """Bytes of the memory behind the output ``slot`` of a call; one that is not left out."""
     made = types[call.made_at(slot)]
     shown = made.bytes if made.storage_bytes is None else made.storage_bytes
     first, second = (_type(call.argument(k, name), types) for k, name in ((0, "self"), (1, "target")))

@@ -271,10 +271,6 @@ class Reader:
             raise self.wrong(at, f"there is no number {value}: there are {below}")
         return value
 
-    def numbers(self, value: Any, at: str) -> tuple[int, ...]:
-        """A list of such numbers."""
-        return tuple(self.number(item, place) for item, place in self.items(value, at))
-
     def text(self, value: Any, at: str, words: tuple[str, ...] = ()) -> str:
         """A text; one of ``known``, if any are."""
         if not isinstance(value, str) or (words and value not in words):
