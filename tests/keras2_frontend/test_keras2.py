@@ -4,6 +4,7 @@ import keras
 import numpy
 import pytest
 import tensorflow as tf
+from keras_changes import LOSS, compile_with, freeze, freeze_and_compile, other_adam, other_optimizer, same, squares
 from plans_by_hand import plain, plan_of, repeated
 
 import remat_cli.frontends.tensorflow as remat_tensorflow
@@ -13,7 +14,6 @@ from remat_cli.frontends.tensorflow.framework import TensorFlow
 run_plan = TensorFlow().run
 
 L = keras.layers
-LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def compiled(model, batch):
@@ -123,39 +123,6 @@ def test_fit_by_plan_is_fit_in_eager_mode(build):
 def dense():
     model = keras.Sequential([keras.Input((12,)), *(L.Dense(24, "gelu", name=f"d{k}") for k in range(2)), L.Dense(5)])
     return compiled(model, (tf.random.normal((32, 12)), tf.random.uniform((32,), 0, 5, tf.int32)))
-
-
-def compile_with(optimizer=None, loss=LOSS, **options):
-    def change(model):
-        model.compile(optimizer() if optimizer else model.optimizer, loss, jit_compile=False, **options)
-
-    return change
-
-
-def other_adam(model):
-    model.optimizer = keras.optimizers.Adam(0.05)
-
-
-def other_optimizer(model):
-    model.optimizer = keras.optimizers.SGD(0.5)
-
-
-def freeze(model):
-    """Keras 2 leaves this aside until ``compile``."""
-    model.get_layer("d0").trainable = False
-
-
-def freeze_and_compile(model):
-    freeze(model)
-    compile_with(lambda: keras.optimizers.Adam(0.01))(model)
-
-
-def squares(wanted, found):
-    return tf.reduce_mean(found**2, axis=-1)
-
-
-def same(first, second):
-    return len(first) == len(second) and all(numpy.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 @pytest.fixture

@@ -1,8 +1,11 @@
 """Keras models that change after ``attach``: they train as models without plans do, or one error says what changed."""
 
+from functools import partial
+
 import keras
 import numpy
 import pytest
+from keras_changes import compile_with, freeze, freeze_and_compile, other_adam, other_optimizer, same, squares
 from steps import LOSS, L, graph_of, plan_of
 
 import remat_cli.frontends.tensorflow as remat_tensorflow
@@ -29,21 +32,8 @@ def plan():
     return plan_of(graph_of(dense), "90%")
 
 
-def squares(wanted, found):
-    return keras.ops.mean(found**2, axis=-1)
-
-
-def compiled(eagerly, optimizer=None, loss=LOSS, metrics=("accuracy",)):
-    def change(model):
-        model.compile(
-            optimizer() if optimizer else model.optimizer,
-            loss,
-            metrics=list(metrics),
-            run_eagerly=eagerly,
-            jit_compile=False,
-        )
-
-    return change
+ACCURACY = {"metrics": ["accuracy"]}
+compiled = partial(compile_with, **ACCURACY)
 
 
 def other_rate(model):
@@ -54,25 +44,8 @@ def schedule(model):
     model.optimizer.learning_rate = keras.optimizers.schedules.ExponentialDecay(0.05, 1, 0.5)
 
 
-def other_adam(model):
-    model.optimizer = keras.optimizers.Adam(0.05)
-
-
-def other_optimizer(model):
-    model.optimizer = keras.optimizers.SGD(0.5)
-
-
 def decay(model):
     model.optimizer.weight_decay = 0.1
-
-
-def freeze(model):
-    model.get_layer("d0").trainable = False
-
-
-def freeze_and_compile(model):
-    freeze(model)
-    compiled(False, lambda: keras.optimizers.Adam(0.01))(model)
 
 
 def trained(change, plan=None, unknown="error"):
@@ -93,31 +66,27 @@ def trained(change, plan=None, unknown="error"):
     return found + [v.numpy().copy() for v in (*model.variables, *model.optimizer.variables)]
 
 
-def same(first, second):
-    return len(first) == len(second) and all(numpy.array_equal(a, b) for a, b in zip(first, second, strict=True))
-
-
 def nothing(model):
     pass
 
 
 FITTING = {
-    "compile": compiled(False),
-    "compile eagerly": compiled(True),
-    "compile with another Adam": compiled(False, lambda: keras.optimizers.Adam(0.1)),
+    "compile": compiled(),
+    "compile eagerly": compiled(run_eagerly=True),
+    "compile with another Adam": compiled(lambda: keras.optimizers.Adam(0.1)),
     "another Adam": other_adam,
     "another rate": other_rate,
 }
 OTHER = {
-    "loss": (compiled(False, loss=squares), "another loss"),
-    "loss eagerly": (compiled(True, loss=squares), "another loss"),
-    "metrics": (compiled(False, metrics=["sparse_top_k_categorical_accuracy"]), "another compile"),
-    "compiled optimizer": (compiled(False, lambda: keras.optimizers.SGD(0.5)), "another optimizer"),
+    "loss": (compiled(loss=squares), "another loss"),
+    "loss eagerly": (compiled(loss=squares, run_eagerly=True), "another loss"),
+    "metrics": (compiled(metrics=["sparse_top_k_categorical_accuracy"]), "another compile"),
+    "compiled optimizer": (compiled(lambda: keras.optimizers.SGD(0.5)), "another optimizer"),
     "optimizer": (other_optimizer, "another optimizer"),
     "decay": (decay, r"another value of optimizer\.weight_decay"),
     "schedule": (schedule, r"another value of optimizer\.learning_rate"),
     "frozen": (freeze, r"another value of d0\.trainable"),
-    "frozen and compiled": (freeze_and_compile, r"another value of d0\.trainable"),
+    "frozen and compiled": (partial(freeze_and_compile, **ACCURACY), r"another value of d0\.trainable"),
 }
 
 
@@ -156,10 +125,10 @@ def test_another_attach_replaces_the_plan(plan):
 
 def test_the_model_as_it_is_now_can_be_solved_and_attached(plan):
     def again(model):
-        freeze_and_compile(model)
+        freeze_and_compile(model, **ACCURACY)
         remat_tensorflow.attach(model, plan_of(graph_of(lambda: (model, data(ROWS))), "100%"))
 
-    assert same(trained(again, plan), trained(freeze_and_compile))
+    assert same(trained(again, plan), trained(partial(freeze_and_compile, **ACCURACY)))
 
 
 def test_compile_for_xla_is_refused_before_a_step_runs(plan):
