@@ -1,8 +1,8 @@
 """The pipelines of ``auto``, ``optimal``, ``search``, ``lns`` and ``anneal``, as tuples of stages.
 
 Read a pipeline from top to bottom: each stage improves the same incumbent, for a share of the time left when it starts.
-Thresholds stand here, beside the stages that they steer. A named one says which benchmark measured it, or is "untuned".
-The shares and seconds of single stages are untuned; the benchmarks ``targets`` and ``anytime`` judge them together.
+The benchmark ``ablation`` says what each stage gains. Their shares and seconds are judged together, by the benchmarks
+``targets`` and ``anytime``.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ _STARTS = (
     ),
     _STAGE_CUTS_LATER,
     replace(_REPAIR, when=nodes(SMALL + 1, LARGE - 1)),
-    replace(_REPAIR, name="repair-small", when=nodes(FEW + 1, SMALL), share=0.1),  # cuts need the time; untuned
+    replace(_REPAIR, name="repair-small", when=nodes(FEW + 1, SMALL), share=0.1),  # cuts need the time
     Stage(
         "cover-bound",
         f"{_BOUND}:CoverBound",

@@ -20,15 +20,17 @@ MEMBERS = {
 """The engines that can take part. Merging runs right after annealing, whose schedules it combines."""
 _REPAIR = "remat_cli.strategies.annealing.repair:Repair"
 """Runs after merging, whose models propose schedules."""
+# Halving and doubling these and other constants that steer a search changes the gap by less than its noise (benchmark
+# ``ablation``).
 _LEAST_SHARE = 0.2
-"""Least share of the time for annealing and for windows: a gain rate is known only of an engine that runs. Untuned."""
+"""Least share of the time for annealing and for windows: a gain rate is known only of an engine that runs."""
 _ENOUGH = 0.5
 """Share of the time after which to stop if only schedules outside a class can be cheaper, and bottleneck stages have
 nothing left to look into: on G1 at 90% they are found within seconds (benchmark ``targets``)."""
 _PATIENCE_BEYOND = 2
-"""Idle rounds before the end in that case. Untuned."""
-_RUNS, _WINDOWS = 2, 3
-"""Runs of annealing in one turn, and windows in one turn. Untuned."""
+"""Idle rounds before the end in that case."""
+_ROUNDS = 2
+"""Runs of annealing, or windows, in one turn."""
 
 
 @dataclass(slots=True)
@@ -122,8 +124,8 @@ class RoundRobin(Engine):
         incumbent, clock = self.incumbent, self.clocks[name]
         # Merging is made first: from then on annealing puts its schedules into the pool.
         merging = engine_at(MEMBERS["merging"], incumbent) if name == "annealing" and "merging" in members else None
-        options = {"rounds": _WINDOWS, "depth": depth} if name == "windows" else {"rounds": _RUNS}
-        gained = self._timed(clock, engine_at(MEMBERS[name], incumbent), **options)
+        options = {"depth": depth} if name == "windows" else {}
+        gained = self._timed(clock, engine_at(MEMBERS[name], incumbent), rounds=_ROUNDS, **options)
         if merging is None or not self._merges(clock):
             return gained.more
         merged = self._timed(self.merging, merging, merging=incumbent.verdict is not Verdict.CLASS)

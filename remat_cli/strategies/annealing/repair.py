@@ -22,25 +22,26 @@ from remat_cli.plan.matrices import straightened
 from remat_cli.strategies.annealing.squeeze import COLD, HIGHEST_PRICE, LEAST_RECOMPUTATIONS
 from remat_cli.strategies.engine import Engine
 
+# Doubling all constants of this folder makes the gap much larger, halving them smaller (benchmark ``ablation``).
 _TRIALS = 8
-"""Short walks of a race. Untuned."""
+"""Short walks of a race."""
 _TRIAL_SHARE = 0.1
 """Moves of a short walk, relative to those of the longest. With a fourth of the moves of before, and four times as many
 walks, a race on `segnet` finds 46% in ten seconds where one proposal in six longer walks gave 60%; `inception-v3` at
 1.03 gives 10% either way (single runs, not kept)."""
 _FINALISTS, _FINAL_SHARE = 2, 0.4
-"""Results of a race that go on, and the moves of those walks. Untuned."""
+"""Results of a race that go on, and the moves of those walks."""
 _PATIENCE = 3
-"""Races in a row that find nothing cheaper after which it ends. Untuned."""
+"""Races in a row that find nothing cheaper after which it ends."""
 _SLICES = 8
-"""Slices of a walk. Untuned."""
+"""Slices of a walk."""
 _HEATS = (1.0, 0.5)
-"""First temperatures of walks, in mean costs of a recomputation. Untuned."""
+"""First temperatures of walks, in mean costs of a recomputation."""
 _PRICES = (3.0, 0.3, 1.0)
-"""The first prices of a room of excess during one step, relative to the overhead. Untuned: on `segnet` and
+"""The first prices of a room of excess during one step, relative to the overhead. On `segnet` and
 `inception-v3` low prices end lower, or not within the budget (single runs, not kept)."""
 _LOWEST_PRICE = 1.0
-"""The lowest price when a walk goes on. Untuned."""
+"""The lowest price when a walk goes on."""
 _DIGITS = 6
 """Results whose costs, as shares of C0, agree in so many digits are taken for one."""
 _LEAST_OVERHEAD = 1e-4

@@ -27,15 +27,16 @@ from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.retention.proof import confirmed
 from remat_cli.tolerances import CUTS_GAP
 
+# Halving and doubling all constants of this folder both make the gap larger (benchmark ``ablation``).
 _MOST_CUTS = 120
-"""Cuts in one model. Untuned."""
+"""Cuts in one model."""
 _LONG_S, _PLACES, _APART = 2.0, 3, 4
 """Where memory is tight, on a large graph and after a solve of so many seconds, a schedule is corrected in so many
 places at once, so many stages apart or more. On `segnet` at 1.1 times its least peak, three places have a bound of 38%
 in 6 s, and one 36%; `resnet50` has its 15% in 2 s instead of 3 (single runs, not kept)."""
 _LOOSE_GAP, _LOOSE_SHARE = 0.1, 0.5
 """Gap of a solve after one that took longer, while its schedule shows something new: most, and as a share of the gap
-that is open. Untuned."""
+that is open."""
 _FEW = 90
 """Nodes of a small graph. There every recomputation in a stage that is looked into is seen: on `checkmate/unet` (83)
 that takes a third of the rounds, and its least budget is closed in half the time. Beyond, rows for nodes that hardly
@@ -46,11 +47,11 @@ then decide what must be recomputed. `checkmate/ResNet50` at its least peak has 
 working sets come first, and 8% if the largest excess does. Elsewhere it is the other way round: a layered graph of 500
 nodes at 90% is proven after 2 s instead of 12 s (single runs, not kept)."""
 _MOST_VARIABLES = 60_000
-"""Variables of the largest model to state. Untuned."""
+"""Variables of the largest model to state."""
 _WORTH = 10.0
-"""Derived values are left out while the gap is so many times what their nodes cost together. Untuned."""
+"""Derived values are left out while the gap is so many times what their nodes cost together."""
 _SHARES = (0.97, 0.93, 0.88, 0.8)
-"""Shares of the room to try where the model sees all and its schedule still exceeds the budget. Untuned."""
+"""Shares of the room to try where the model sees all and its schedule still exceeds the budget."""
 
 
 @dataclass(slots=True)
