@@ -9,8 +9,7 @@ from remat_cli.plan.model import Copies
 from remat_cli.strategies.chains.visits import chain_first, chain_later
 from remat_cli.strategies.engine import When
 
-# Halving and doubling these and other constants that steer a search changes the gap by less than its noise (benchmark
-# ``ablation``).
+# Halving and doubling these and other constants that steer a search both make the gap larger (benchmark ``ablation``).
 _MANY_PAIRS, _DENSE = 4_000, 12
 """With more near pairs than both, in all and per node, annealing and merging find more than windows do."""
 

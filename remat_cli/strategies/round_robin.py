@@ -20,8 +20,7 @@ MEMBERS = {
 """The engines that can take part. Merging runs right after annealing, whose schedules it combines."""
 _REPAIR = "remat_cli.strategies.annealing.repair:Repair"
 """Runs after merging, whose models propose schedules."""
-# Halving and doubling these and other constants that steer a search changes the gap by less than its noise (benchmark
-# ``ablation``).
+# Halving and doubling these and other constants that steer a search both make the gap larger (benchmark ``ablation``).
 _LEAST_SHARE = 0.2
 """Least share of the time for annealing and for windows: a gain rate is known only of an engine that runs."""
 _ENOUGH = 0.5
