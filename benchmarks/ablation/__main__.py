@@ -165,6 +165,8 @@ def page(rows: Sequence[Row]) -> str:
         verdict = "no" if abs(difference) <= noise else "worse" if difference > 0 else "better"
         if cases:
             lines.append(f"| {change} | {cases} | {before:.3f} | {noise:.3f} | {difference:+.3f} | {verdict} |")
+    failures = dict.fromkeys((row["change"], row["problem"]) for row in rows if "problem" in row)
+    lines += [f"| {change} | | | | | failed: {problem.replace('|', '/')} |" for change, problem in failures]
     for change in (AS_IT_IS, *(change for change in named if change.startswith("before"))):
         lines += _stages(change, [row for row in runs if row["change"] == change])
     return "\n".join(lines) + "\n"

@@ -69,8 +69,10 @@ def test_a_change_is_compared_on_the_cases_where_it_matters_with_their_noise() -
     changed = run("without prices", "unet", 0, 12.0, "polish", 1.0, True, True)
     cases, before, noise, difference = ablation.compare("without prices", [*base, changed])
     assert (cases, round(before, 6), round(noise, 6), round(difference, 6)) == (1, 10.166667, 0.4, 1.833333)
-    text = ablation.page([*base, changed, run("before", "bert", 0, 1.0, "rotor", 3.0, False, False)])
+    crash = {"change": "kernels halved", "case": "unet", "seed": 0, "problem": "killed"}
+    text = ablation.page([*base, changed, crash, run("before", "bert", 0, 1.0, "rotor", 3.0, False, False)])
     assert "| without prices | 1 | 10.167 | 0.400 | +1.833 | worse |" in text
+    assert "| kernels halved | | | | | failed: killed |" in text
     assert "| prices | 3 | 6.0 | 3 | 0 |" in text
     assert text.endswith("| rotor | 1 | 3.0 | 0 | 0 |\n")
 
