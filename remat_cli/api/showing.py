@@ -32,6 +32,7 @@ from remat_cli.reports.curve import CurveRow, curve_text
 from remat_cli.reports.diff import diff_text
 from remat_cli.reports.documents import document_json, report_document
 from remat_cli.reports.explanation import explanation_text
+from remat_cli.reports.fits import FitsFacts, fits_document, fits_text
 from remat_cli.reports.graph import graph_summary_document, graph_text
 from remat_cli.reports.plan import plan_text
 from remat_cli.reports.style import Style
@@ -147,6 +148,7 @@ _TEXTS: dict[type, Callable[[Any, Style], str]] = {
     Comparison: comparison_text,
     Linked: linked_text,
     Worth: worth_text,
+    FitsFacts: fits_text,
     Explanation: explanation_text,
     Difference: lambda difference, style: diff_text(difference, beyond(difference), style),
 }
@@ -171,6 +173,7 @@ _DOCUMENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
     Comparison: comparison_document,
     Linked: linked_document,
     Worth: worth_document,
+    FitsFacts: fits_document,
 }
 _CSV: dict[type, Callable[[Any], str]] = {Comparison: comparison_csv, Linked: linked_csv, Worth: worth_csv}
 
@@ -196,6 +199,7 @@ def page_of(shown: Any, made_by: str, *, cdn: bool = False) -> str:
     shown = getattr(shown, "plan", shown)  # what a search returned
     from remat_cli.planning.curve import Curve
     from remat_cli.reports.web.comparison import comparison_page, curve_page, linked_page, worth_page
+    from remat_cli.reports.web.fits import fits_page
     from remat_cli.reports.web.graph import graph_page
     from remat_cli.reports.web.page import Page, render_page
     from remat_cli.reports.web.plan import plan_page
@@ -206,6 +210,7 @@ def page_of(shown: Any, made_by: str, *, cdn: bool = False) -> str:
         Comparison: comparison_page,
         Linked: linked_page,
         Worth: worth_page,
+        FitsFacts: fits_page,
         Curve: lambda curve: curve_page(curve.graph, curve_rows(curve)),
     }
     if type(shown) not in pages:

@@ -110,26 +110,29 @@ def fits_text(facts: FitsFacts, style: Style) -> str:
     """The answer for people."""
     from rich.text import Text
 
-    word, why, look = _verdict(facts)
+    word, why, look = verdict(facts)
     memory = format_bytes(facts.memory_bytes)
     parts: list[RenderableType] = [
         Text.assemble((word, look), style.clean(f": {why}")),
         fields([("model", f"{facts.title}; {facts.sizes}; {facts.optimizer}"), *_speed(facts)], style),
         title("Memory", f"  {facts.card}" + ("" if facts.card == memory else f": {memory}")),
-        _columns(facts, style),
+        fits_table(facts, style.glyph("✓ fits", "fits")).text(style),
     ]
-    rows = [("at least", _floor(facts))]
-    rows += facts.missing.items()
-    rows += [(f"largest {name}", _largest(one)) for name, one in facts.largest.items()]
-    rows += [("assumed", sentence) for sentence in facts.assumptions]
-    parts += ["", fields(rows, style)]
+    parts += ["", fields(details(facts), style)]
     if facts.advice:
         advised = [(format_bytes(size), sentence) for size, sentence in facts.advice]
         parts += [title("What to change first"), fields(advised, style)]
     return render(style, *parts)
 
 
-def _verdict(facts: FitsFacts) -> tuple[str, str, str]:
+def details(facts: FitsFacts) -> list[tuple[str, str]]:
+    """What is proven, missing, largest and assumed, each with a label."""
+    rows = [("at least", _floor(facts)), *facts.missing.items()]
+    rows += [(f"largest {name}", _largest(one)) for name, one in facts.largest.items()]
+    return rows + [("assumed", sentence) for sentence in facts.assumptions]
+
+
+def verdict(facts: FitsFacts) -> tuple[str, str, str]:
     """Yes, no or unknown; why; and its look."""
     chosen, memory = facts.chosen, format_bytes(facts.memory_bytes)
     if chosen is None and facts.least_bytes > facts.memory_bytes:
@@ -168,7 +171,8 @@ class _Line:
     look: str = ""
 
 
-def _columns(facts: FitsFacts, style: Style) -> RenderableType:
+def fits_table(facts: FitsFacts, fits_mark: str) -> Table[_Line]:
+    """The memory of every choice by what it is for, its time, and whether it fits: ``fits_mark`` if it does."""
     choices = facts.choices
     names = list(dict.fromkeys(name for choice in choices for name in choice.parts))
     rows = [(name, [choice.parts.get(name) for choice in choices]) for name in names]
@@ -178,14 +182,14 @@ def _columns(facts: FitsFacts, style: Style) -> RenderableType:
     lines = [_Line(name, [next(texts) if size is not None else "" for size in sizes]) for name, sizes in rows]
     lines[-1] = replace(lines[-1], look="bold")
     lines.append(_Line("time of a step", [_over(facts, choice) for choice in choices]))
-    fit = [style.glyph("✓ fits", "fits") if c.total_bytes <= facts.memory_bytes else _excess(facts, c) for c in choices]
+    fit = [fits_mark if choice.total_bytes <= facts.memory_bytes else _excess(facts, choice) for choice in choices]
     lines.append(_Line("", fit))
 
     def column(at: int) -> Column[_Line]:
         return Column(choices[at].name, lambda line: line.texts[at], look=lambda line: line.look)
 
     first: Column[_Line] = Column("", lambda line: line.name, numeric=False, look=lambda line: line.look)
-    return Table([first, *map(column, range(len(choices)))], lines).text(style)
+    return Table([first, *map(column, range(len(choices)))], lines)
 
 
 def _over(facts: FitsFacts, choice: ChoiceFacts) -> str:

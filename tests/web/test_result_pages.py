@@ -92,3 +92,22 @@ def test_one_link_and_one_budget_have_a_page_too():
     page = Document(remat.page(one))
     assert [chart["id"] for chart in page.charts] == ["link0"]
     assert "interrupted" in " ".join(page.words)
+
+
+def test_the_page_of_fits_has_a_bar_for_each_choice_and_the_line_of_the_card():
+    facts = remat.fits("zoo:resnet18{batch=8}", "900MB", options=remat.SolveOptions(time_limit_s=4)).facts()
+    page = Document(remat.page(facts))
+    [chart] = page.charts
+    names = [choice.name for choice in reversed(facts.choices)]
+    assert all(trace["y"] == names for trace in chart["data"])
+    assert chart["layout"]["shapes"][0]["x0"] == 0.9
+    totals = [sum(trace["x"][at] for trace in chart["data"]) for at in range(len(names))]
+    assert totals == pytest.approx([choice.total_bytes / 1e9 for choice in reversed(facts.choices)])
+    said = " ".join(" ".join(page.words).split())
+    for words in (
+        "Will resnet18 fit?",
+        "with recomputation (best plan)",
+        "taken from the device",
+        "proven for every plan",
+    ):
+        assert words in said

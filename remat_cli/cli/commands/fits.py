@@ -11,10 +11,8 @@ from remat_cli.cli.progress import ProgressLine, showing
 from remat_cli.cli.session import current
 from remat_cli.errors import ExitCode
 from remat_cli.planning.options import SolveOptions
-from remat_cli.reports.documents import document_json
-from remat_cli.reports.fits import fits_document, fits_text
 
-_FORMATS = ("text", "json")
+_FORMATS = ("text", "json", "html")
 _PASSED = ("batch", "length", "resolution", "task", "dtype", "lora", "largest", "optimizer")
 _EPILOG = """\b
 Examples:
@@ -49,6 +47,7 @@ with 4 if time was too short to decide."""
 @params.seed_option
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
+@params.cdn_option
 @params.quiet_option
 @params.color_option
 def command(source: str, gpu: str, **options: Any) -> int:
@@ -62,8 +61,10 @@ def command(source: str, gpu: str, **options: Any) -> int:
     recomputed, with the best plan, and with the plan that needs the least.
     """
     from remat_cli.api.memory import CONTEXT, fits
+    from remat_cli.api.showing import formatted
 
     format = report_format(options["output"], _FORMATS, options["format"])
+    params.require_drawing(format, options["cdn"])
     out = Output(options["color"], options["quiet"], file=options["output"])
     line = ProgressLine(1.0, current().started_s)
     with showing(line, quiet=out.quiet):
@@ -77,7 +78,11 @@ def command(source: str, gpu: str, **options: Any) -> int:
             tell=out.note,
         )
     facts = answer.facts()
-    out.report(document_json(fits_document(facts)) if format == "json" else fits_text(facts, out.style()))
+    text = formatted(facts, format, out.style(), current().command_line(), cdn=options["cdn"])
+    if format == "html":
+        out.write(options["output"], text)
+    else:
+        out.report(str(text))
     if facts.chosen is not None:
         return ExitCode.OK
     return ExitCode.NO if facts.least_bytes > facts.memory_bytes else ExitCode.LIMIT
