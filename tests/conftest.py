@@ -1,8 +1,16 @@
 """What holds for all tests."""
 
+import contextlib
 import os
 import signal
 from pathlib import Path
+
+with contextlib.suppress(ImportError):  # environments of frameworks go without
+    from hypothesis import HealthCheck, settings
+
+    # On a busy machine examples take long, and that is no failure.
+    settings.register_profile("remat", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("remat")
 
 # A shell's background jobs and nohup start pytest with SIGINT ignored. Children inherit that, and Python then installs
 # no handler: Ctrl-C would do nothing to the commands under test.

@@ -29,7 +29,7 @@ _JSON = st.recursive(
 
 
 @given(st.dictionaries(_CHARACTERS, _JSON, min_size=1))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_what_is_written_as_yaml_is_read_as_the_same_data(data):
     back = load_yaml(yaml_text(data), "x.yaml")
     assert back == data
@@ -37,13 +37,13 @@ def test_what_is_written_as_yaml_is_read_as_the_same_data(data):
 
 
 @given(graphs())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_a_graph_comes_back_from_yaml(graph):
     assert graph_from_document(parse_document(yaml_text(graph_to_document(graph)), "x.yaml", "yaml")) == graph
 
 
 @given(graphs())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_a_graph_comes_back_from_node_link_as_far_as_that_goes(graph):
     text, lost = graph_to_node_link(graph)
     back = graph_from_node_link(parse_document(text, "x.json"), NodeLinkKeys())

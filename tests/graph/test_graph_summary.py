@@ -4,7 +4,7 @@ import random
 
 import pytest
 from families import graphs, random_graph
-from hypothesis import given, settings
+from hypothesis import given
 
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph, Node, Phase
@@ -89,7 +89,6 @@ def test_budgets_can_be_asked_for_as_shown(peak: int, bound: int) -> None:
             assert parse_budget(f"{hint.percent:.4g}%").bytes_for(peak) == hint.bytes
 
 
-@settings(deadline=None)
 @given(graph=graphs(payloads=False))
 def test_any_graph(graph: Graph) -> None:
     summary = summarize(graph)

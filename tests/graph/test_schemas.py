@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from families import graphs
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from mangling import spoiled
@@ -133,7 +133,6 @@ def agree(name, data):
             validate(Document("f", data), name)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # the first validator is built meanwhile
 @given(st.data(), graphs(max_nodes=3, plain_ids=True))
 def test_both_validators_agree_on_mangled_graphs(data, graph):
     agree("graph", data.draw(spoiled(graph_to_document(graph))))

@@ -57,7 +57,7 @@ def assert_reports_fit(plan: Plan, style: Style) -> Report:
     return report
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(plan=plans(), style=STYLES)
 def test_text_reports_stay_in_their_width(plan: Plan, style: Style) -> None:
     report = check(plan)
@@ -69,7 +69,7 @@ def test_text_reports_stay_in_their_width(plan: Plan, style: Style) -> None:
     assert_fits(graph_text(summarize(plan.graph), style), style)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(plan=plans())
 def test_machine_reports_are_well_formed(plan: Plan) -> None:
     report = check(plan)

@@ -86,7 +86,7 @@ def assert_junit(root: ElementTree.Element) -> None:
             assert int(element.get(number)) == len(list(element.iter(tag)))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(old=plans(), new=plans(), style=STYLES, name=NAMES, percent=st.none() | st.integers(0, 50))
 def test_differences(old: Plan, new: Plan, style: Style, name: str, percent: int | None) -> None:
     difference = compare_plans(check(old), check(new))
@@ -102,7 +102,7 @@ def test_differences(old: Plan, new: Plan, style: Style, name: str, percent: int
         assert line.startswith(("::error ", "::notice ", "::warning "))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(some=st.lists(st.tuples(plans(), NAMES), max_size=3), style=STYLES, name=NAMES)
 def test_many(some: list[tuple[Plan, str]], style: Style, name: str) -> None:
     problem = Problem("\x1b[31m is no plan", pointer="/a\x07", line=3, column=None, hint="write one")
@@ -117,7 +117,7 @@ def test_many(some: list[tuple[Plan, str]], style: Style, name: str) -> None:
     assert all(line.startswith("::") for line in checks_github(many).splitlines())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(plan=plans(), style=STYLES, data=st.data())
 def test_explanations(plan: Plan, style: Style, data: st.DataObject) -> None:
     node = data.draw(st.integers(0, len(plan.graph.nodes) - 1))

@@ -64,7 +64,7 @@ def test_a_column_that_wraps_cuts_nothing() -> None:
 CELLS = st.none() | st.text(max_size=60)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     width=st.integers(1, 6),
     data=st.data(),

@@ -93,7 +93,7 @@ def assert_same(model: LinearModel, again: LinearModel) -> None:
     assert rows_of(again) == rows_of(model)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(model=models(), suffix=st.sampled_from([".mps", ".lp"]))
 def test_round_trip(model: LinearModel, suffix: str) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -68,7 +68,7 @@ def enumerated(model: LinearModel) -> float | None:
 
 
 @pytest.mark.parametrize("spec", EACH)
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(model=models())
 def test_agrees_with_enumeration(spec: str, model: LinearModel) -> None:
     solver = installed(spec)
@@ -85,7 +85,7 @@ def test_agrees_with_enumeration(spec: str, model: LinearModel) -> None:
 
 
 @pytest.mark.parametrize("spec", EACH)
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(model=models(), scale=st.sampled_from([1e-9, 1.0, 1e9]))
 def test_bounds_hold_at_a_wide_gap(spec: str, model: LinearModel, scale: float) -> None:
     """Stopping early must not make the bound wrong, whatever the unit of the costs."""

@@ -1,4 +1,4 @@
-"""The largest batch where every batch has costs of its own, against a search of all schedules at every batch."""
+"""The largest batch, against a search of all schedules at every batch."""
 
 import json
 import math
@@ -13,19 +13,119 @@ import jsonschema
 import pytest
 from seeded import seeded
 
-import remat_cli as remat_api
+from remat_cli.api import max_batch as max_batch_of
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.batched import Batched
 from remat_cli.graph.model import Graph
 from remat_cli.planning.batch_graphs import last_within
+from remat_cli.planning.max_batch import max_batch, one_forward
 from remat_cli.planning.options import SolveOptions
 from remat_cli.reports.batches import batch_document, batch_text
 from remat_cli.reports.documents import document_json
 from remat_cli.reports.style import Style
+from remat_cli.strategies.published.opener import OPENING_METHODS
 from remat_cli.zoo.registry import build_graph
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "batch-v1.json").read_text())
+
+
+def truth(graph, memory, graph_batch, most_cost):
+    """The largest batch within memory and cost, by trying every one down from the last that could fit."""
+    room = memory - graph.fixed_memory
+    top = room * graph_batch // (peak_bound(graph).bytes - graph.fixed_memory)
+    for batch in range(top, 0, -1):
+        cost = bruteforce.cheapest(graph, graph.fixed_memory + room * graph_batch // batch)
+        if cost is not None and cost <= most_cost:
+            return batch
+    return 0
+
+
+@seeded(range(12), found=8, more=5, proven=6)
+def test_it_is_what_trying_every_batch_finds(seed):
+    graph = families.random_graph(random.Random(seed), 8, max_outputs=2, workspace=True, fixed_memory=3)
+    values = no_remat_peak(graph) - graph.fixed_memory
+    memory = graph.fixed_memory + values * 5 // 2
+    most_cost = graph.total_cost * 1.4
+    answer = max_batch(graph, memory, graph_batch=3, most_cost=most_cost, options=SolveOptions(time_limit_s=4))
+    best = truth(graph, memory, 3, most_cost)
+    assert answer.without <= answer.found <= best < answer.impossible
+    assert answer.without == memory_over(graph, memory, 3)
+    if answer.found:
+        assert answer.solved.report.replay.cost <= most_cost
+        assert answer.solved.report.replay.peak_bytes <= answer.budget_bytes
+    yield from ["found"] * (answer.found > 0) + ["more"] * (answer.found > answer.without)
+    if answer.proven:
+        assert answer.found == best
+        yield "proven"
+
+
+def memory_over(graph, memory, graph_batch):
+    return (memory - graph.fixed_memory) * graph_batch // (no_remat_peak(graph) - graph.fixed_memory)
+
+
+def test_the_default_finds_no_less_than_quick_strategies():
+    graph = build_graph("vgg16")
+    memory = 2 * no_remat_peak(graph)
+
+    def found(strategy, time_limit_s):
+        options = SolveOptions(strategy=strategy, time_limit_s=time_limit_s)
+        return max_batch(graph, memory, graph_batch=4, most_cost=one_forward(graph), options=options)
+
+    quick = {spec: found(spec, 60).found for spec in OPENING_METHODS}
+    assert len(set(quick.values())) > 1
+    answer = found("auto", 4)
+    assert answer.found >= max(quick.values())
+    assert answer.solved.report.replay.cost <= one_forward(graph)
+
+
+def test_a_chain_of_which_the_answer_is_known():
+    chain = build_graph("unit-chain{n=17}")  # cheapest at 3..10: 45 26 22 21 20 19 18 17
+    answer = max_batch(chain, 80, graph_batch=1, most_cost=22, options=SolveOptions(time_limit_s=60))
+    # 80 / 5 = 16 samples of 5 units each cost 22; a budget of 4 costs 26.
+    assert (answer.without, answer.found, answer.impossible) == (8, 16, 17)
+    assert answer.proven
+    assert answer.solved.report.replay.cost == 22
+
+
+def test_a_strategy_that_minds_no_budget():
+    chain = build_graph("unit-chain{n=17}")
+    options = SolveOptions(strategy="chen-sqrt", time_limit_s=60)
+    answer = max_batch(chain, 80, graph_batch=1, most_cost=math.inf, options=options)
+    assert answer.found >= answer.without == 8
+    assert len(answer.tried) <= 1
+
+
+def test_one_forward_pass():
+    vgg = build_graph("vgg16")
+    forward = sum(node.cost for node in vgg.nodes if node.phase == "forward")
+    assert one_forward(vgg) == pytest.approx(vgg.total_cost + forward)
+    with pytest.raises(UsageError, match="which nodes are forward"):
+        one_forward(families.random_graph(random.Random(0), 4))
+
+
+def test_refusals():
+    chain = build_graph("unit-chain{n=5}")
+    with pytest.raises(Infeasible, match="not even one sample"):
+        max_batch(chain, 1, graph_batch=1, most_cost=99)
+    with pytest.raises(UsageError, match="too small"):
+        max_batch(chain, 10, graph_batch=0, most_cost=99)
+
+
+def test_documents():
+    chain = build_graph("unit-chain{n=9}")
+    facts = max_batch(chain, 40, graph_batch=1, most_cost=11, options=SolveOptions(time_limit_s=60))
+    document = json.loads(document_json(batch_document(facts)))
+    jsonschema.validate(document, SCHEMA, cls=jsonschema.Draft202012Validator)
+    assert document["batch"] == facts.found
+    text = batch_text(facts, chain, Style(60, color=False, unicode=False))
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= 60
+
+
+# Every batch has costs of its own
+
+
 GIVEN = (2, 3, 6)
 
 
@@ -84,7 +184,7 @@ def test_other_batches_lie_on_the_lines_through_the_nearest_two(seed):
         assert all(least <= peak_bound(family.at(later)).bytes for later in (*range(batch, 20), 10**6))
 
 
-def truth(graph_at, memory, overhead, top):
+def batches_that_fit(graph_at, memory, overhead, top):
     """The batches up to ``top`` that have a plan within memory and cost."""
     found = set()
     for batch in range(1, top + 1):
@@ -97,15 +197,13 @@ def truth(graph_at, memory, overhead, top):
 
 @seeded(range(10), more=3, refuted=3, between=3)
 @pytest.mark.parametrize("as_function", [False, True])
-def test_it_is_what_trying_every_batch_finds(seed, as_function):
+def test_with_costs_of_their_own_too_it_is_what_trying_every_batch_finds(seed, as_function):
     graphs = network(random.Random(seed))
     memory = no_remat_peak(graphs[-1]) * (3 if seed % 2 else 1)
     given = (lambda batch: on_lines(graphs, batch)) if as_function else graphs
     batches = None if as_function else GIVEN
-    answer = remat_api.max_batch(
-        given, memory, graph_batch=batches, max_overhead="30%", options=SolveOptions(time_limit_s=2)
-    )
-    possible = truth(lambda batch: on_lines(graphs, batch), memory, 0.3, answer.impossible + 3)
+    answer = max_batch_of(given, memory, graph_batch=batches, max_overhead="30%", options=SolveOptions(time_limit_s=2))
+    possible = batches_that_fit(lambda batch: on_lines(graphs, batch), memory, 0.3, answer.impossible + 3)
     assert answer.found in possible
     assert answer.found >= answer.without
     assert not possible & set(answer.refuted)
@@ -148,7 +246,7 @@ def test_measured_costs_change_the_answer():
         return replace(chain, nodes=tuple(nodes), metadata={"batch": batch})
 
     fixed, growing = [at(1, 0.0), at(20, 0.0)], [at(1, 0.0), at(20, 9.5)]
-    answers = [remat_api.max_batch(graphs, "80B", max_overhead="30%") for graphs in (fixed, growing)]
+    answers = [max_batch_of(graphs, "80B", max_overhead="30%") for graphs in (fixed, growing)]
     # Five values at a time cost 22, which is 29% more than 17. Where backward nodes cost more for each sample, 30% of
     # all allows to recompute any number of forward nodes, down to three values at a time: 80 / 3 = 26 samples.
     assert [answer.found for answer in answers] == [16, 26]
@@ -162,16 +260,16 @@ def test_a_schedule_of_one_network_is_not_taken_for_another():
         chain = build_graph(f"unit-chain{{n={5 if batch < 4 else 7}}}")
         return replace(chain, nodes=tuple(replace(node, outputs=(batch,)) for node in chain.nodes))
 
-    answer = remat_api.max_batch(made, "17B", max_overhead="50%", options=SolveOptions(time_limit_s=5))
-    possible = truth(made, 17, 0.5, answer.impossible + 3)
+    answer = max_batch_of(made, "17B", max_overhead="50%", options=SolveOptions(time_limit_s=5))
+    possible = batches_that_fit(made, 17, 0.5, answer.impossible + 3)
     assert answer.found == max(possible)
     assert len(answer.graph.nodes) == 7
     assert answer.given == ()
 
 
-def test_documents_and_words():
+def test_documents_and_words_of_several_graphs():
     graphs = network(random.Random(3))
-    answer = remat_api.max_batch(graphs, 3 * no_remat_peak(graphs[-1]), graph_batch=GIVEN, max_overhead="30%")
+    answer = max_batch_of(graphs, 3 * no_remat_peak(graphs[-1]), graph_batch=GIVEN, max_overhead="30%")
     document = json.loads(document_json(batch_document(answer)))
     jsonschema.validate(document, SCHEMA, cls=jsonschema.Draft202012Validator)
     assert document["given_batches"] == list(GIVEN)
@@ -181,7 +279,7 @@ def test_documents_and_words():
     assert "on the lines through 3 and 6; make one near it to be sure" in " ".join(text.split())
 
 
-def test_refusals():
+def test_refusals_of_several_graphs():
     graphs = network(random.Random(0))
     for given, batches, words in (
         (graphs, (2, 2, 6), "two graphs are for a batch of 2"),
@@ -193,10 +291,10 @@ def test_refusals():
         (lambda batch: graphs[0], 3, "makes the graph of any batch"),
     ):
         with pytest.raises(UsageError, match=words):
-            remat_api.max_batch(given, "100B", graph_batch=batches, max_overhead="30%")
+            max_batch_of(given, "100B", graph_batch=batches, max_overhead="30%")
     with pytest.raises(UsageError, match="most_cost is for one graph"):
-        remat_api.max_batch(graphs, "100B", graph_batch=GIVEN, most_cost=3.0)
+        max_batch_of(graphs, "100B", graph_batch=GIVEN, most_cost=3.0)
     with pytest.raises(UsageError, match="every batch fits"):
-        remat_api.max_batch(lambda batch: graphs[0], "1GB", max_overhead="30%")
+        max_batch_of(lambda batch: graphs[0], "1GB", max_overhead="30%")
     with pytest.raises(Infeasible, match="not even one sample"):
-        remat_api.max_batch(graphs, "3B", graph_batch=GIVEN, max_overhead="30%")
+        max_batch_of(graphs, "3B", graph_batch=GIVEN, max_overhead="30%")
