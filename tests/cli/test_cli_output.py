@@ -14,6 +14,7 @@ ASKED = {
     "check": ("toy.plan.json",),
     "diff": ("toy.plan.json", "toy.plan.json"),
     "compare": (TOY, "--budgets", "80%,90%", "--strategies", "dtr", "--jobs", "1"),
+    "fits": (TOY, "--gpu", "1GB", "--context", "1MB", "--time-limit", "2s"),
     "max-batch": (TOY, "--memory", "300MB", "--batch", "1", "--max-overhead", "1%"),
     "worth": ("timed.json", "--budgets", "80%", "--links", "pcie4", "--time-limit", "10s", "--jobs", "1"),
     "policy": (TORCH, "-b", "100%", "--to", "torch-tags", "--time-limit", "5s"),
@@ -106,7 +107,9 @@ def test_only_what_writes_nothing_has_no_output_option():
     assert all(_takes(name, "-q") for name in ALL)
 
 
-@pytest.mark.parametrize("name", ["explain", "max-batch", "policy", "run", "strategies", "solvers", "worth", "diff"])
+@pytest.mark.parametrize(
+    "name", ["explain", "fits", "max-batch", "policy", "run", "strategies", "solvers", "worth", "diff"]
+)
 def test_the_suffix_says_the_format(name, ready):
     ready(*ALL[name], "-o", "answer.json")
     assert read("answer.json")
