@@ -50,13 +50,13 @@ class Constant:
 
 
 def constants() -> list[Constant]:
-    """All constants of the rooms that search, but zeros, by module and line."""
+    """All positive constants of the rooms that search, by module and line; others are marks."""
     found = []
     for room in ROOMS:
         for path in sorted((ROOT / "remat_cli" / room).rglob("*.py")):
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
             for name, node in _assigned(ast.parse(path.read_text(encoding="utf-8"))):
-                found += [Constant(module, name, place, value) for place, _, value in _numbers(node, ()) if value]
+                found += [Constant(module, name, place, value) for place, _, value in _numbers(node, ()) if value > 0]
     return found
 
 
