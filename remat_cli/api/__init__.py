@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from remat_cli.api.frameworks import remat_backend as remat_backend
     from remat_cli.api.frameworks import run_plan as run_plan
     from remat_cli.api.importing import import_model as import_model
+    from remat_cli.api.memory import FitsAnswer as FitsAnswer
     from remat_cli.api.memory import fits as fits
     from remat_cli.api.partitioning import RematPartitioner as RematPartitioner
     from remat_cli.api.showing import describe as describe
@@ -114,7 +115,7 @@ else:
         ),
         "remat_cli.api.importing": ("import_model",),
         "remat_cli.api.partitioning": ("RematPartitioner",),
-        "remat_cli.api.memory": ("fits",),
+        "remat_cli.api.memory": ("FitsAnswer", "fits"),
         "remat_cli.api.showing": ("describe", "figure", "page", "save_figure", "save_page"),
         "remat_cli.api.solving": ("max_batch", "one_forward", "policy", "solve", "solve_curve", "solve_smallest"),
         "remat_cli.control": ("Ending", "Outcome", "Progress"),

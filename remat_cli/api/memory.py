@@ -31,7 +31,7 @@ _BY_SHAPE = ("adafactor", "adamw-8bit")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FitsAnswer:
     """What :func:`fits` found.
 
     Attributes:
@@ -106,7 +106,7 @@ def fits(
     options: SolveOptions | None = None,
     listener: Callable[[Progress], None] | None = None,
     tell: Tell = tell_stderr,
-) -> Answer:
+) -> FitsAnswer:
     """Whether a training step fits into the memory of a card.
 
     Args:
@@ -197,13 +197,13 @@ class _Asked:
         """What a step needs, with the state of the optimizer."""
         return _need(step, self.chosen(step), self.context_bytes)
 
-    def answer(self, step: Captured, card: Gpu, fits: Fits, advice: tuple[tuple[int, str], ...]) -> Answer:
+    def answer(self, step: Captured, card: Gpu, fits: Fits, advice: tuple[tuple[int, str], ...]) -> FitsAnswer:
         """The answer with what was assumed."""
         assumed = [*step.assumptions, f"the context of the device takes {format_bytes(self.context_bytes)}"]
         if fits.need.reserved is None:
             assumed.append("an allocator leaves no gaps between tensors")
         title = self.chosen(step).title
-        return Answer(step.title, card, title, step.sizes, tuple(assumed), advice, step.by_sheet, fits)
+        return FitsAnswer(step.title, card, title, step.sizes, tuple(assumed), advice, step.by_sheet, fits)
 
 
 def _need(step: Captured, chosen: Optimizer, context_bytes: int) -> Need:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_process import GRAPHS, Done, Running, alive, environment, remat_process, run_code, script, wait_until
@@ -121,10 +122,10 @@ def test_ctrl_c_while_the_command_is_imported_is_quiet(tmp_path):
         assert running.stderr.read() == b""
 
 
-def command_with(code: str, *arguments: str, cwd: Path) -> Done:
-    """Run the command in a process that first runs ``code``."""
+def command_with(before: str, *arguments: str, **options: Any) -> Done:
+    """Run the command in a process that first runs ``before``."""
     return run_code(
-        f"import os, signal, time\n{code}\nfrom remat_cli.__main__ import main\nmain()", *arguments, cwd=cwd
+        f"import os, signal, time\n{before}\nfrom remat_cli.__main__ import main\nmain()", *arguments, **options
     )
 
 
@@ -143,8 +144,8 @@ def swallowing(arguments, **more):
         time.sleep(1000)
 cli.run = swallowing
 """
-    done = command_with(code, "show", cwd=tmp_path)
-    assert (done.code, done.out, done.err) == (130, "", "remat: interrupted\n")
+    done = command_with(code, "show", cwd=tmp_path, code=130)
+    assert (done.out, done.err) == ("", "remat: interrupted\n")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -231,9 +232,8 @@ _SLACK_S = 5.0
 
 def limited(folder: Path, graph: str, solver: str, limit_s: int, *options: str) -> Done:
     started_s = time.monotonic()
-    done = remat_process(
-        *("solve", graph, "-b", "60%", "--solver", solver, "--time-limit", f"{limit_s}s", *options, "-q"), cwd=folder
-    )
+    arguments = ("solve", graph, "-b", "60%", "--solver", solver, "--time-limit", f"{limit_s}s", *options, "-q")
+    done = remat_process(*arguments, cwd=folder, code=None)
     assert time.monotonic() - started_s < limit_s + _SLACK_S
     return done
 
