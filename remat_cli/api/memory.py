@@ -7,7 +7,7 @@ from remat_cli.api.arguments import as_text, as_whole, options_of
 from remat_cli.api.documents import Source
 from remat_cli.api.steps import Captured, Model, captured_step
 from remat_cli.control import Progress
-from remat_cli.errors import Infeasible, LimitReached, UsageError, wrong_type
+from remat_cli.errors import CaptureFailed, Infeasible, LimitReached, UsageError, wrong_type
 from remat_cli.frontends import gpus, optimizers
 from remat_cli.frontends.gpus import Gpu
 from remat_cli.frontends.messages import Tell, tell_stderr
@@ -241,18 +241,21 @@ def _with_largest(
     if step.resized is None:
         raise UsageError("only a model by name can be captured with other batches", hint="leave largest out")
     results: dict[str, Largest] = {}
+    missing = dict(answer.missing)
+    gaps = min(choice.parts.get(answers.GAPS, 0) for choice in answer.choices)
+    room = answer.memory_bytes - answer.need.context_bytes - gaps
     for name, now, most in step.by:
-        other = now * 2 if most is None or now * 2 <= most else now // 2
-        family = Batched.of([(now, need(step).graph), (other, need(step.resized(name, other)).graph)])
-        gaps = min(choice.parts.get(answers.GAPS, 0) for choice in answer.choices)
-        room = answer.memory_bytes - answer.need.context_bytes - gaps
+        low = max(now, 2)  # where a size is 1, other operations may run
+        high = 2 * low if most is None or 2 * low <= most else low // 2
         try:
+            family = Batched.of((size, need(step.resized(name, size)).graph) for size in (low, high))
             found = max_batch_of(family, room, limit=one_forward, options=options, listener=listener)
-        except (Infeasible, LimitReached):
+        except (CaptureFailed, Infeasible, LimitReached, UsageError) as error:
+            missing[f"largest {name}"] = error.message
             continue
         cap = found.found if most is None else min(found.found, most)
         results[name] = Largest(cap, min(cap, found.without), most)
-    return replace(answer, largest=results)
+    return replace(answer, largest=results, missing=missing)
 
 
 _SHOWN = 3
