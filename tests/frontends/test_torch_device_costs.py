@@ -12,11 +12,11 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 import remat_cli as remat
 from remat_cli.cli.main import run
 from remat_cli.errors import InputError
-from remat_cli.frontends.rates import KINDS, Rates, rate_at, read_rates
+from remat_cli.frontends.rates import KINDS, CostModel, Rates, rate_at, read_rates
 from remat_cli.frontends.torch import export
 from remat_cli.frontends.torch.measure import costs as work
 from remat_cli.frontends.torch.measure import rates as costing_device
-from remat_cli.frontends.torch.measure.costs import CostModel, cost_model
+from remat_cli.frontends.torch.measure.costs import cost_model
 
 ONE = ((1.0, 1e6),)
 """One unit of work in a microsecond."""

@@ -102,7 +102,7 @@ def test_the_log_has_every_solve_of_the_optimal_strategy(tmp_path: Path) -> None
         graph = varied_graph(seed)
         budget = max(peak_bound(graph).bytes, no_remat_peak(graph) - 3)
         Optimal().solve(Task(graph, budget), Context(Control.within(20), Counted(), threads=1, solver_log=log))
-    assert len(Counted.asked) > 40
+    assert len(Counted.asked) > 20
     assert all(request.log_path == log for request in Counted.asked)
     assert log.read_text(encoding="utf-8").count("remat: a model of ") == len(Counted.asked)
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from remat_cli.errors import FrameworkUnavailable, InputError, Problem, UsageError
 from remat_cli.frontends.optimizers import Parameter
@@ -44,6 +44,7 @@ _HEADS = {
 """How the classes end that ``architectures`` of a configuration names, and their task."""
 _LENGTH = 2048
 """Tokens of a sequence if neither the user nor the configuration says; capped by the positions that a model has."""
+Inputs: TypeAlias = "tuple[Tensor, ...] | dict[str, Tensor]"
 Build = Callable[["Sizes"], tuple[Any, ...]]
 """Makes a module, its inputs and, unless the module returns it, its loss."""
 
@@ -115,14 +116,16 @@ def adapted(module: Module, dtype: str, lora_rank: int) -> Module:
     return module
 
 
-def _typed(inputs: Any, dtype: str) -> Any:
+def _typed(inputs: Inputs, dtype: str) -> Inputs:
     """Inputs in the type of the parameters, but those that are whole numbers; as they are where autocast converts."""
     import torch
 
     def typed(tensor: Tensor) -> Tensor:
         return tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
 
-    return inputs if dtype.endswith("-mixed") else torch.utils._pytree.tree_map(typed, inputs)
+    if dtype.endswith("-mixed"):
+        return inputs
+    return {name: typed(t) for name, t in inputs.items()} if isinstance(inputs, dict) else tuple(map(typed, inputs))
 
 
 def _with_adapters(module: Module, rank: int) -> Module:
