@@ -162,10 +162,9 @@ def fits(
             missing[name] = error.message
     if choices[0].total_bytes > memory_bytes:
         try:
-            choices.append(_best(need, room, _within(options, _BEST_SHARE), listener))
-        except Infeasible as error:
-            missing[BEST] = error.message
-        except LimitReached as error:
+            start = choices[-1].plan  # that of every block, if it fits: the best plan costs no more
+            choices.append(_best(need, room, replace(_within(options, _BEST_SHARE), start=start), listener))
+        except (Infeasible, LimitReached) as error:
             missing[BEST] = error.message
     smallest = solve_smallest(need.graph, _within(options, 1 - _BEST_SHARE), listener=listener)
     least = choice_of(LEAST, need, smallest)

@@ -77,6 +77,13 @@ def test_the_best_plan_is_within_the_memory_as_the_allocator_takes_it(step) -> N
     assert best.overhead <= free.choice(BLOCKS).overhead
 
 
+def test_the_best_plan_costs_no_more_than_every_block_however_short_the_search(step) -> None:
+    blocks = answer_of(step).fits.choice(BLOCKS)
+    limits = remat.SolveOptions(time_limit_s=0.2, threads=1)
+    answer = remat.fits(step, f"{int(1.01 * blocks.total_bytes)}B", context=CONTEXT, options=limits).fits
+    assert answer.choice(BEST).overhead <= blocks.overhead
+
+
 def test_a_no_is_a_proof_and_a_byte_less_than_the_least_is_refused_by_solve(step) -> None:
     answer = answer_of(step, gpu="4MB")
     assert answer.fits.impossible
