@@ -32,7 +32,7 @@ def fitted(compiler, dropout):
     torch.manual_seed(0)
     module, x = Scored(dropout), torch.randn(64, 16)
     other = copy.deepcopy(module)
-    remat.fit(module, x, "100%", compiler=compiler, cost="flops", cache="")
+    remat.fit(module, x, "120%", compiler=compiler, cost="flops", cache="")  # a plan for both results needs more
     return module, other, x
 
 
