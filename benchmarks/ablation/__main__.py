@@ -146,8 +146,11 @@ def _keep(rows: Sequence[Row]) -> None:
     (RESULTS / "ablation.md").write_text(page(rows), encoding="utf-8")
 
 
-def page(rows: Sequence[Row]) -> str:
-    """What every change does, the largest first, and what every stage did without a change."""
+def page(rows: Sequence[Row], note: str = "") -> str:
+    """What every change does, the largest first, and what every stage did without a change.
+
+    ``note`` is a sentence on rows that this program did not measure as it is now; new rows leave it out.
+    """
     runs = [row for row in rows if "integral" in row]
     lines = [
         "# What stages and constants of the search are worth",
@@ -155,6 +158,7 @@ def page(rows: Sequence[Row]) -> str:
         "Made by `make ablation`; do not edit. The mean over time of the gap between incumbent and bound, in percent:",
         "positive changes are worse. A change within the noise, the band of several seeds on the same cases, is no",
         "effect that can be seen here. Seconds are of the processor.",
+        *(["", note] if note else []),
         "",
         "| change | cases | gap | noise | change | beyond the noise |",
         "| --- | ---: | ---: | ---: | ---: | --- |",

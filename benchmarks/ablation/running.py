@@ -94,7 +94,7 @@ def _let_highs_run() -> None:
         solver.setOptionValue("time_limit", math.inf)
 
     worker.LATE_S = 0.0
-    highs._Run._set_options = unlimited  # type: ignore[method-assign]
+    highs._Run._set_options = unlimited  # type: ignore[method-assign]  # the same
 
 
 def _watched(without: Sequence[str]) -> list[Any]:
@@ -111,8 +111,8 @@ def _watched(without: Sequence[str]) -> list[Any]:
             records.append(self)
 
     wanted = engine._Pursuit._wanted
-    engine.StageRecord = Recorded  # type: ignore[misc]
-    engine._Pursuit._wanted = (  # type: ignore[method-assign]
+    engine.StageRecord = Recorded  # type: ignore[misc]  # in the measured process alone
+    engine._Pursuit._wanted = (  # type: ignore[method-assign]  # the same
         lambda pursuit, stage, clock: stage.name not in without and wanted(pursuit, stage, clock)
     )
     return records

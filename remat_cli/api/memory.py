@@ -200,6 +200,8 @@ class _Asked:
     def answer(self, step: Captured, card: Gpu, fits: Fits, advice: tuple[tuple[int, str], ...]) -> FitsAnswer:
         """The answer with what was assumed."""
         assumed = [*step.assumptions, f"the context of the device takes {format_bytes(self.context_bytes)}"]
+        if card.speed:
+            assumed.append(f"PyTorch can use {format_bytes(card.memory_bytes)} of the card, if nothing else does")
         if fits.need.reserved is None:
             assumed.append("an allocator leaves no gaps between tensors")
         title = self.chosen(step).title

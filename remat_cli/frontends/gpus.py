@@ -42,9 +42,9 @@ _SEEN_GIB = {
     "v100": 15.77,
     "v100-32gb": 31.73,
 }
-"""The least total capacity that PyTorch's reports of exhausted memory state for the card, in GiB. Drivers and error
-correction keep a part of what its name says, not the same on every machine."""
-_SAME_SPEED = {"a100-40gb": "a100-40gb", "v100-32gb": "v100"}
+"""About what PyTorch can see of a card, in GiB: low values of the total capacity in public reports of exhausted memory.
+Drivers and error correction keep a part of what the name says, more on some machines; answers print the number."""
+_SAME_SPEED = {"v100-32gb": "v100"}
 
 
 def gpu(text: str) -> Gpu:

@@ -75,8 +75,17 @@ def _gradients(graph: Graph) -> set[int]:
     results = graph.metadata.get("results") if isinstance(graph.metadata, dict) else None
     if not isinstance(results, list):
         return set()
-    names = {name for r in results if isinstance(r, dict) and r.get("kind") == "gradient" for name in _named(r)}
-    return {v for v in graph.outputs if graph.value_name(v) in names}
+    by_kind = {"gradient": set[str](), "": set[str]()}
+    for result in results:
+        if isinstance(result, dict) and (kind := result.get("kind", "")) in by_kind:
+            by_kind[kind].update(_named(result))
+
+    def is_gradient(value: int) -> bool:
+        backward = graph.nodes[graph.producer[value]].phase is Phase.BACKWARD
+        name = graph.value_name(value)
+        return name in by_kind["gradient"] or (backward and name in by_kind[""])  # TensorFlow's results have no kind
+
+    return {v for v in graph.outputs if is_gradient(v)}
 
 
 def _named(item: Any) -> Iterator[str]:

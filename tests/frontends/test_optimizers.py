@@ -47,6 +47,7 @@ def test_state_is_to_the_byte_and_temporary_tensors_to_small_scalars_what_pytorc
     state, temporary = measured(MADE[name])
     stated = optimizer(name)
     assert stated.state_bytes(parameters) == state
+    # Beyond whole copies of parameters there are scalars for each, and Adafactor's sums of rows: less than 5% here.
     assert abs(stated.workspace_bytes(parameters) - temporary) <= 0.05 * sum(p.size for p in parameters)
 
 

@@ -363,7 +363,7 @@ def _classified(sizes: Sizes, classes: int, *, each_pixel: bool = False) -> tupl
     labels = torch.randint(0, classes, shape)
 
     def loss(output: Any) -> Tensor:
-        if isinstance(output, dict):  # segmentation of torchvision; auxiliary heads count .4 there and .5 here
+        if isinstance(output, dict):  # segmentation; how much a head counts changes no memory
             return sum(torch.nn.functional.cross_entropy(part, labels) for part in output.values())
         if isinstance(output, tuple):  # networks with auxiliary heads
             return sum(torch.nn.functional.cross_entropy(part, labels) for part in output if part is not None)
