@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, NodeQueue
 from remat_cli.plan.host import Host
 from remat_cli.plan.model import (
     Allocate,
@@ -98,14 +98,14 @@ def random_plan(graph: Graph, rng: random.Random) -> tuple[Statement, ...]:
     return RandomPlan(graph, rng).run()
 
 
-def naive_time(graph: Graph, statements: tuple[Statement, ...], host: Host) -> float:
+def naive_time(graph: Graph, statements: tuple[Statement, ...], host: Host | None) -> float:
     """The time of a valid plan as the longest path through a graph of waits, which is stated before it is solved.
 
     Every statement that takes time is a task; a task waits for tasks. Costs are seconds.
     """
     lasts: list[float] = []
     waits: list[set[int]] = []
-    tail: dict[str, set[int]] = {"C": set(), "D": set(), "U": set()}
+    tail: dict[str, set[int]] = {"C": set(), "D": set(), "U": set(), "L": set()}
     into: dict[str, set[int]] = {}  # register or slot: the task that fills it
     out_of: dict[str, set[int]] = {}  # register or slot: tasks that read it
     value_of: dict[str, int] = {}
@@ -122,14 +122,23 @@ def naive_time(graph: Graph, statements: tuple[Statement, ...], host: Host) -> f
             value_of[s.register], holder[s.value] = s.value, s.register
         elif isinstance(s, Compute):
             node = graph.nodes[s.node]
-            task("C", node.cost, set().union(*(into.get(holder[v], set()) for v in node.inputs)))
+            made = set().union(*(into.get(holder[v], set()) for v in node.inputs))
+            if node.queue is NodeQueue.COMMUNICATION:
+                collective = task("L", node.cost, made | tail["C"])
+                into.update((register, {collective}) for register in s.registers)
+                for v in node.inputs:
+                    out_of.setdefault(holder[v], set()).add(collective)
+            else:
+                task("C", node.cost, made)
         elif isinstance(s, Offload):
+            assert host is not None
             value_of[s.slot] = value = value_of[s.register]
             takes = host.latency_s + graph.size[value] / host.out_bytes_per_s
             made = task("D", takes, tail["C"] | into.get(s.register, set()))
             into[s.slot] = {made}
             out_of.setdefault(s.register, set()).add(made)
         elif isinstance(s, Prefetch):
+            assert host is not None
             takes = host.latency_s + graph.size[value_of[s.slot]] / host.in_bytes_per_s
             made = task("U", takes, tail["C"] | into[s.slot])
             into[s.register] = {made}

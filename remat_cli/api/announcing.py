@@ -80,8 +80,8 @@ class Announcer:
             return
         self.shown_s = now
         best = ""
-        if progress.cost is not None and graph.total_cost > 0:
-            best = f", best +{max(0.0, 100 * (progress.cost / graph.total_cost - 1)):.1f}%"
+        if progress.cost is not None and graph.no_remat_cost > 0:
+            best = f", best +{max(0.0, 100 * (progress.cost / graph.no_remat_cost - 1)):.1f}%"
         show_live(f"planning {self.name}: {now - self.started_s:.0f} s{best}")
 
     def fitted(self, report: Fitted | None) -> None:
@@ -95,7 +95,7 @@ class Announcer:
         if self.quiet:
             return
         seen = replay(plan.graph, plan.statements, host=plan.host if plan.copies else None)
-        extra = 100 * (seen.time / graph.total_cost - 1) if graph.total_cost else 0.0
+        extra = 100 * (seen.time / graph.no_remat_cost - 1) if graph.no_remat_cost else 0.0
         figures = no_remat_peak(graph), seen.peak_bytes, plan.budget_bytes, extra, graph.cost_unit, seconds
         said = saving(*figures, host_bytes=seen.host_peak_bytes)
         tell_stderr(f"{self.name}, called with {self._inputs(graph)}: {said}")

@@ -190,7 +190,7 @@ def load_graph(source: Source, *, keys: str | Mapping[str, str] | None = None) -
     >>> import remat_cli as remat
     >>> remat.save_graph(remat.build_graph("unit-chain{n=9}"), "chain.json")
     >>> graph = remat.load_graph("chain.json")
-    >>> len(graph.nodes), graph.total_cost, graph.cost_unit
+    >>> len(graph.nodes), graph.no_remat_cost, graph.cost_unit
     (9, 9.0, 'unit')
     >>> nodes = [{"id": "a", "inputs": [], "cost": 2, "memory": "1kB"}]
     >>> remat.load_graph({"schema": "remat-graph/1", "nodes": nodes})

@@ -78,7 +78,7 @@ class FitsAnswer:
             memory_bytes=answer.memory_bytes,
             context_bytes=answer.need.context_bytes,
             cost_unit=graph.cost_unit,
-            base_cost=graph.total_cost,
+            base_cost=graph.no_remat_cost,
             choices=tuple(choices),
             missing=answer.missing,
             least_bytes=answer.least_bytes,

@@ -287,7 +287,7 @@ def _cost_with(graph: Graph, max_overhead: str) -> float:
     share = parse_budget(max_overhead)
     if not share.relative:
         raise UsageError(f'the overhead "{max_overhead}" is not a percentage', hint=hint)
-    return graph.total_cost * (1 + float(share.amount) / 100)
+    return graph.no_remat_cost * (1 + float(share.amount) / 100)
 
 
 def _family(value: Sequence[Graph | Source] | Callable[[int], Graph], batches: Any) -> Batched | Callable[[int], Graph]:

@@ -53,7 +53,7 @@ def solve_one(
     default_name: bool,
 ) -> Solved:
     """Make a single plan, write it to ``path``, and report on it."""
-    line = ProgressLine(graph.total_cost, current().started_s)
+    line = ProgressLine(graph.no_remat_cost, current().started_s)
     cache = _cache(options, out)
     with showing(line, quiet=out.quiet):
         if options["minimize"] == "peak":
@@ -130,7 +130,7 @@ def solve_several(
     from remat_cli.planning.curve import solve_curve  # with what starts processes
 
     assert options.started_s is not None
-    line = ProgressLine(graph.total_cost, options.started_s)
+    line = ProgressLine(graph.no_remat_cost, options.started_s)
     # One budget at a time for each thread or core; one alone if it writes a model or a log.
     alone = options.write_model is not None or options.solver_log is not None
     jobs = 1 if alone else options.threads or usable_cores()

@@ -135,6 +135,6 @@ def _difference(one: Graph, other: Graph) -> str | None:
             return f"a node is {a.id} in one and {b.id} in the other"
         if (a.inputs, len(a.outputs)) != (b.inputs, len(b.outputs)):
             return f"node {a.id} reads or makes other values"
-        if (a.recompute, a.offload, a.phase) != (b.recompute, b.offload, b.phase):
-            return f"node {a.id} differs in recompute, offload or phase"
+        if (a.recompute, a.offload, a.phase, a.queue) != (b.recompute, b.offload, b.phase, b.queue):
+            return f"node {a.id} differs in recompute, offload, phase or queue"
     return None if one.outputs == other.outputs else "they have other outputs"

@@ -10,11 +10,12 @@ from typing import Any
 
 from remat_cli.graph.document import Document, Format, join, read_document, validate
 from remat_cli.graph.metadata import without_lines
-from remat_cli.graph.model import Graph, Node, Phase
+from remat_cli.graph.model import Graph, Node, NodeQueue, Phase
 from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, is_node_link
 from remat_cli.graph.quoting import quote
 from remat_cli.graph.reader import MAX_BYTES, MAX_COST, Fields, plain_number, report_later_inputs
 from remat_cli.printable import escaped_json
+from remat_cli.units import TIME_UNITS
 
 SCHEMA = "remat-graph/1"
 DEFAULT_NAME = "graph"
@@ -66,6 +67,7 @@ def graph_from_document(document: Document, pointer: str = "") -> Graph:
     inputs = _all_inputs(fields, nodes, sizes, names, pointer)
     outputs = _outputs(fields, data, names, sizes, pointer)
     _check_sums(fields, nodes, sizes, workspaces, fixed_memory, pointer)
+    _check_queues(fields, data, pointer)
     fields.finish()
     return Graph(
         name=data.get("name", DEFAULT_NAME),
@@ -80,6 +82,7 @@ def graph_from_document(document: Document, pointer: str = "") -> Graph:
                 offload=offloads[i],
                 op=node.get("op"),
                 phase=Phase(node["phase"]) if "phase" in node else None,
+                queue=NodeQueue(node["queue"]) if "queue" in node else NodeQueue.COMPUTE,
                 payload=node.get("payload"),
             )
             for i, node in enumerate(nodes)
@@ -210,6 +213,8 @@ def _node_to_document(graph: Graph, node: Node) -> dict[str, Any]:
         document["op"] = node.op
     if node.phase is not None:
         document["phase"] = node.phase.value
+    if node.queue is not NodeQueue.COMPUTE:
+        document["queue"] = node.queue.value
     if node.payload is not None:
         document["payload"] = node.payload
     return document
@@ -350,6 +355,18 @@ def _check_sums(
         fields.report(
             join(pointer, "nodes"), f"all costs together are more than {MAX_COST:g}", "use a larger cost_unit"
         )
+
+
+def _check_queues(fields: Fields, data: Mapping[str, Any], pointer: str) -> None:
+    """Report costs that are no times, if queues run at the same time."""
+    unit = data.get("cost_unit", DEFAULT_COST_UNIT)
+    if unit in TIME_UNITS:
+        return
+    for i, node in enumerate(data["nodes"]):
+        if node.get("queue") == NodeQueue.COMMUNICATION:
+            message = f"costs are {unit}, and a node in the communication queue takes time beside computations"
+            fields.report(join(pointer, "nodes", i, "queue"), message, "give times, with cost_unit s, ms, us or ns")
+            return
 
 
 def origins(document: Document, graph: Graph, keys: NodeLinkKeys | None = None) -> list[str]:

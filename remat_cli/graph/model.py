@@ -27,6 +27,14 @@ class Phase(StrEnum):
     UPDATE = "update"
 
 
+class NodeQueue(StrEnum):
+    """The queue of a device in which a node runs. Queues run at the same time."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    """Collectives: the link to other ranks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One operation; runs as a whole and may be computed several times.
@@ -41,6 +49,7 @@ class Node:
         offload: Whether its values may be copied to the host; one answer for all, or one for each value.
         op: Kind of operation, for reports.
         phase: Part of the training step, if known.
+        queue: Where it runs.
         payload: Data that a frontend needs to run the node; the core never reads it.
     """
 
@@ -54,6 +63,7 @@ class Node:
     op: str | None = None
     phase: Phase | None = None
     payload: Any = None
+    queue: NodeQueue = NodeQueue.COMPUTE
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -71,7 +81,12 @@ class Graph(ShortRepr):
         producer: int[V], the node that makes each value; derived.
         size: int[V], bytes of each value; derived.
         readers: int[V][...], the nodes that read each value, ascending; derived.
-        total_cost: C0, the cost of computing every node once; derived.
+        total_cost: The cost of computing every node once, of all queues together; derived.
+        overlaps: Whether nodes run in the communication queue. Plans then differ in time, not in cost; derived.
+        no_remat_cost: C0, what overheads are compared with: ``total_cost``, or, if queues overlap, the time of every
+            node once in document order with memory without limit; derived.
+        least_cost: What every plan costs or takes at least: ``total_cost``, or, if queues overlap, the time that the
+            busier one is at work when every node runs once; derived.
     """
 
     name: str
@@ -85,6 +100,9 @@ class Graph(ShortRepr):
     size: tuple[int, ...] = field(init=False, repr=False, compare=False)
     readers: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
     total_cost: float = field(init=False, repr=False, compare=False)
+    overlaps: bool = field(init=False, repr=False, compare=False)
+    no_remat_cost: float = field(init=False, repr=False, compare=False)
+    least_cost: float = field(init=False, repr=False, compare=False)
     _derived: dict[Callable[[Graph], Any], Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -115,6 +133,10 @@ class Graph(ShortRepr):
         object.__setattr__(self, "size", tuple(size))
         object.__setattr__(self, "readers", tuple(tuple(r) for r in readers))
         object.__setattr__(self, "total_cost", math.fsum(node.cost for node in self.nodes))
+        overlaps = any(node.queue is NodeQueue.COMMUNICATION for node in self.nodes)
+        object.__setattr__(self, "overlaps", overlaps)
+        object.__setattr__(self, "no_remat_cost", _time_once(self) if overlaps else self.total_cost)
+        object.__setattr__(self, "least_cost", max(map(self.cost_in, NodeQueue)) if overlaps else self.total_cost)
         object.__setattr__(self, "_derived", {})
 
     def _facts(self) -> dict[str, str]:
@@ -122,7 +144,7 @@ class Graph(ShortRepr):
             "graph": self.name,
             "nodes": f"{len(self.nodes):,}",
             "values": f"{len(self.size):,}",
-            "cost": format_cost(self.total_cost, self.cost_unit),
+            "cost": format_cost(self.no_remat_cost, self.cost_unit),
             "fixed memory": format_bytes(self.fixed_memory),
         }
 
@@ -134,6 +156,20 @@ class Graph(ShortRepr):
     def values_of(self, node: int) -> range:
         """Indices of the values that ``node`` makes."""
         return range(self.first_value[node], self.first_value[node + 1])
+
+    def cost_in(self, queue: NodeQueue) -> float:
+        """The cost of computing every node of ``queue`` once."""
+        return math.fsum(node.cost for node in self.nodes if node.queue is queue)
+
+    def moves_freely(self, node: int) -> bool:
+        """Whether the first computation of ``node`` may be at any place: a collective that reads only fixed memory.
+
+        It makes one value, which some node reads. All other nodes run for the first time in document order.
+        """
+        item = self.nodes[node]
+        if item.queue is NodeQueue.COMPUTE or item.inputs or len(item.outputs) != 1:
+            return False
+        return bool(self.readers[self.first_value[node]])
 
     def may_offload(self, value: int) -> bool:
         """Whether a plan may copy ``value`` to the host."""
@@ -157,6 +193,21 @@ class Graph(ShortRepr):
     def edges(self) -> int:
         """Number of (value, reader) pairs."""
         return sum(len(node.inputs) for node in self.nodes)
+
+
+def _time_once(graph: Graph) -> float:
+    """The time of every node once, in document order, if nothing has to be freed.
+
+    A node of the compute queue waits for what it reads, a collective for all that was issued to the compute queue.
+    """
+    now = dict.fromkeys(NodeQueue, 0.0)
+    ready = [0.0] * len(graph.size)
+    for i, node in enumerate(graph.nodes):
+        waits = (ready[v] for v in node.inputs) if node.queue is NodeQueue.COMPUTE else (now[NodeQueue.COMPUTE],)
+        now[node.queue] = end = max(now[node.queue], *waits, 0.0) + node.cost
+        for v in graph.values_of(i):
+            ready[v] = end
+    return max(now.values())
 
 
 CLOSING_ID = "(end)"

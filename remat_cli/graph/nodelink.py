@@ -345,6 +345,10 @@ def _lost(graph: Graph) -> list[str]:
         lost.append("nodes without outputs: written with a value of 0 bytes")
     if graph.outputs != tuple(graph.values_of(len(graph.nodes) - 1)):
         lost.append("which values are outputs of the graph: a reader takes those of the last node")
+    if any(node.offload is not True for node in graph.nodes):
+        lost.append("which values may not be copied to the host: left out")
+    if graph.overlaps:
+        lost.append("which nodes run in the communication queue: left out")
     if any(node.payload is not None for node in graph.nodes) or graph.metadata is not None:
         lost.append("payload and metadata: left out")
     return lost

@@ -13,6 +13,7 @@ from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
 from remat_cli.plan.host import Host
 from remat_cli.plan.model import Claim, ClaimStatus, Compute, Plan
+from remat_cli.plan.queues import Queue
 from remat_cli.plan.replay import Finding, Replay, Severity, replay
 from remat_cli.short_repr import ShortRepr
 from remat_cli.tolerances import SAME_COST, SAME_GAP
@@ -100,9 +101,17 @@ class Report(ShortRepr):
 
     @property
     def overhead(self) -> float:
-        """Cost / C0 - 1, or time / C0 - 1 if there is a host; 0 for a graph that costs nothing."""
-        base = self.graph.total_cost
+        """Cost / C0 - 1, or time / C0 - 1 if queues overlap; 0 for a graph that costs nothing."""
+        base = self.graph.no_remat_cost
         return self.replay.time / base - 1 if base > 0 else 0.0
+
+    @property
+    def queues(self) -> tuple[Queue, ...]:
+        """The queues in which something may run at the same time; none if only computations take time."""
+        if self.replay.timing is None:
+            return ()
+        copies = () if self.host is None else (Queue.OUT, Queue.IN)
+        return (Queue.COMPUTE, *((Queue.COMMUNICATION,) if self.graph.overlaps else ()), *copies)
 
     @property
     def gap(self) -> float:

@@ -221,7 +221,7 @@ class Comparison(ShortRepr):
             if row.budget_bytes >= budget_bytes and row.lower_bound is not None and row.scope in _WIDE
         ]
         # A bound for a larger budget holds for a smaller one.
-        return max([self.graph.total_cost, *proven])
+        return max([self.graph.least_cost, *proven])
 
     def contradictions(self) -> list[str]:
         """Plans that are cheaper than a bound that holds for them. Each is a defect, and must be shown."""

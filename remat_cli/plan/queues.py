@@ -1,14 +1,16 @@
-"""When the statements of a plan run: a replay of three queues, as slow as the slowest of what each step waits for.
+"""When the statements of a plan run: a replay of four queues, as slow as the slowest of what each step waits for.
 
-Computations run one after another in one queue, copies to the host in a second, and copies from the host in a third.
-The host program issues the statements in their order. A copy starts when everything that was issued to the compute
-queue before it has ended, because it may read what that made or write where that freed.
+Computations run one after another in one queue, collectives in a second, copies to the host in a third, and copies from
+the host in a fourth. The host program issues the statements in their order. A copy or collective starts when everything
+that was issued to the compute queue before it has ended, because it may read what that made or write where that freed.
 
-* A computation waits for the copies into its inputs.
-* A copy to the host waits for the copy into its register, if one has not ended.
+* A computation waits for the copies into its inputs, and for the collectives that make them.
+* A collective waits for the copies into its inputs.
+* A copy to the host waits for the copy or collective into its register, if one has not ended.
 * A copy from the host waits for the copy into its slot.
-* Freeing a register holds the compute queue until the copies from it and into it have ended: later computations may
-  get its memory. Freeing a slot holds the queue to the host likewise, until the copies from the slot have ended.
+* Freeing a register holds the compute queue until the copies and collectives that read or write it have ended: later
+  computations may get its memory. Freeing a slot holds the queue to the host likewise, until the copies from the slot
+  have ended.
 
 So neither device memory nor host memory depends on timing. This module belongs to the checker of plans: it shares no
 code with anything that makes plans.
@@ -20,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from remat_cli.errors import UsageError
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, NodeQueue
 from remat_cli.plan.host import Host
 from remat_cli.plan.model import Allocate, Compute, Deallocate, Offload, Prefetch, Release, Statement
 
@@ -31,6 +33,7 @@ class Queue(StrEnum):
     """A queue of a device; they run at the same time."""
 
     COMPUTE = "compute"
+    COMMUNICATION = "communication"
     OUT = "to host"
     IN = "from host"
 
@@ -56,12 +59,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Time in which the compute queue waits for a copy.
+    """Time in which the compute queue waits for a copy or a collective.
 
     Attributes:
         statement: The statement that waits: a computation for its inputs, or a deallocation.
         duration: How long, in the graph's cost unit.
-        copy: Index of the statement of that copy.
+        copy: Index of the statement of that copy or collective.
     """
 
     statement: int
@@ -74,8 +77,8 @@ class Timing:
     """When everything runs. Times are in the graph's cost unit.
 
     Attributes:
-        time: When the last of the three queues is idle.
-        spans: Computations and copies, in the order of the statements.
+        time: When the last of the queues is idle.
+        spans: Computations, collectives and copies, in the order of the statements.
         stalls: Waits of the compute queue, in the same order.
         critical: The chain of spans, by index, that takes up all of ``time``: each waited for the one before.
     """
@@ -87,7 +90,7 @@ class Timing:
 
     @property
     def stalled(self) -> float:
-        """How long the compute queue waits for copies, until its last computation or deallocation."""
+        """How long the compute queue waits for copies and collectives, until its last computation or deallocation."""
         return math.fsum(stall.duration for stall in self.stalls)
 
     def busy(self, queue: Queue) -> float:
@@ -99,7 +102,7 @@ class Timing:
         return self.busy(queue) / self.time if self.time > 0 else 0.0
 
     def on_path(self, queue: Queue) -> float:
-        """How much of the critical path is in a queue; over the three queues this adds up to ``time``."""
+        """How much of the critical path is in a queue; over all queues this adds up to ``time``."""
         chain = (self.spans[k] for k in self.critical)
         return math.fsum(span.end - span.start for span in chain if span.queue is queue)
 
@@ -114,17 +117,21 @@ class _Moment:
 
 @dataclass(slots=True)
 class _Place:
-    """A register or a slot: its value, and when the copies into it and from it have ended."""
+    """A register or a slot: its value, and when what writes it and what reads it have ended, but computations."""
 
     value: int
     filled: _Moment = field(default_factory=_Moment)
     read: _Moment = field(default_factory=_Moment)
 
+    def reading(self, end: _Moment) -> None:
+        """Take note of what reads it until ``end``."""
+        self.read = max(self.read, end, key=lambda moment: moment.at)
+
 
 @dataclass(slots=True)
 class _Clock:
     graph: Graph
-    host: Host
+    host: Host | None
     second: int
     now: dict[Queue, _Moment] = field(default_factory=lambda: {queue: _Moment() for queue in Queue})
     spans: list[Span] = field(default_factory=list)
@@ -155,9 +162,7 @@ class _Clock:
             case Allocate(register, value):
                 self.registers[register] = self.holder[value] = _Place(value)
             case Compute(node):
-                inputs = self.graph.nodes[node].inputs
-                self.hold(at, [self.holder[v].filled for v in inputs if v in self.holder])
-                self.run(at, Queue.COMPUTE, self.graph.nodes[node].cost, ())
+                self.compute(at, node)
             case Deallocate(register):
                 place = self.registers.pop(register, None)
                 if place is not None:
@@ -166,15 +171,15 @@ class _Clock:
                         del self.holder[place.value]
             case Offload(register, slot):
                 place = self.registers.get(register)
-                if place is not None:
-                    takes = self.copying(place.value, self.host.out_bytes_per_s)
+                if place is not None and self.host is not None:
+                    takes = self.copying(self.host, place.value, self.host.out_bytes_per_s)
                     end = self.run(at, Queue.OUT, takes, (self.now[Queue.COMPUTE], place.filled))
-                    place.read = end
+                    place.reading(end)
                     self.slots[slot] = _Place(place.value, filled=end)
             case Prefetch(slot, register):
                 source, place = self.slots.get(slot), self.registers.get(register)
-                if source is not None and place is not None:
-                    takes = self.copying(source.value, self.host.in_bytes_per_s)
+                if source is not None and place is not None and self.host is not None:
+                    takes = self.copying(self.host, source.value, self.host.in_bytes_per_s)
                     end = self.run(at, Queue.IN, takes, (self.now[Queue.COMPUTE], source.filled))
                     source.read = place.filled = end
             case Release(slot):
@@ -182,13 +187,29 @@ class _Clock:
                 if source is not None and source.read.at > self.now[Queue.OUT].at:
                     self.now[Queue.OUT] = source.read
 
-    def copying(self, value: int, bytes_per_s: float) -> float:
+    def compute(self, at: int, node: int) -> None:
+        """Run a node in its queue."""
+        item = self.graph.nodes[node]
+        inputs = [self.holder[v] for v in item.inputs if v in self.holder]
+        if item.queue is NodeQueue.COMPUTE:
+            self.hold(at, [place.filled for place in inputs])
+            self.run(at, Queue.COMPUTE, item.cost, ())
+            return
+        waits = (self.now[Queue.COMPUTE], *(place.filled for place in inputs))
+        end = self.run(at, Queue.COMMUNICATION, item.cost, waits)
+        for place in inputs:
+            place.reading(end)
+        for value in self.graph.values_of(node):
+            if value in self.holder:
+                self.holder[value].filled = end
+
+    def copying(self, host: Host, value: int, bytes_per_s: float) -> float:
         """How long a copy of ``value`` takes."""
-        return (self.host.latency_s + self.graph.size[value] / bytes_per_s) * self.second
+        return (host.latency_s + self.graph.size[value] / bytes_per_s) * self.second
 
 
-def timing(graph: Graph, statements: Sequence[Statement], host: Host) -> Timing:
-    """Replay the three queues, in time linear in the statements and their reads.
+def timing(graph: Graph, statements: Sequence[Statement], host: Host | None) -> Timing:
+    """Replay the queues, in time linear in the statements and their reads. Without a host, nothing is copied.
 
     Raises:
         UsageError: If costs are not times.
@@ -197,7 +218,7 @@ def timing(graph: Graph, statements: Sequence[Statement], host: Host) -> Timing:
     if second is None:
         raise UsageError(
             f"costs are {graph.cost_unit}, which are not times",
-            hint="the time of copies needs costs in s, ms, us or ns",
+            hint="the time of copies and collectives needs costs in s, ms, us or ns",
         )
     clock = _Clock(graph, host, second)
     for at, statement in enumerate(statements):
@@ -209,7 +230,8 @@ def timing(graph: Graph, statements: Sequence[Statement], host: Host) -> Timing:
         path.append(span)
         span = clock.spans[span].after
     compute = clock.now[Queue.COMPUTE]
-    costs = [graph.nodes[s.node].cost for s in statements if isinstance(s, Compute)]
+    computed = (graph.nodes[s.node] for s in statements if isinstance(s, Compute))
+    costs = [node.cost for node in computed if node.queue is NodeQueue.COMPUTE]
     # Summed once and exactly, so that a plan without stalls takes exactly what its computations cost.
     whole = math.fsum([*costs, *(stall.duration for stall in clock.stalls), last.at - compute.at])
     return Timing(whole, tuple(clock.spans), tuple(clock.stalls), tuple(reversed(path)))

@@ -52,7 +52,7 @@ class Replay:
         cost: Sum of the costs of all computes.
         times: int[n], how often each node is computed.
         profile: Memory in use at each statement, workspace included; bytes.
-        timing: When everything runs; None for a plan without a host.
+        timing: When everything runs; None for a plan without a host of a graph without collectives.
         host_peak_bytes: Most host memory in use.
         host_profile: Host memory in use at each statement, in bytes; empty for a plan without copies.
     """
@@ -71,7 +71,7 @@ class Replay:
 
     @property
     def time(self) -> float:
-        """How long the plan takes, stalls included; its cost, if it has no host."""
+        """How long the plan takes, stalls included; its cost, if only computations take time."""
         return self.cost if self.timing is None else self.timing.time
 
     @property
@@ -149,10 +149,12 @@ class _Checker:
         if not node.recompute and self.times[statement.node]:
             self.complain("recomputed", at, f"compute {node.id} again, but it has recompute: false")
         if not self.times[statement.node]:
-            if statement.node < self.highest_first and not self.any_order:
+            free = self.graph.moves_freely(statement.node)
+            if statement.node < self.highest_first and not self.any_order and not free:
                 later = self.graph.nodes[self.highest_first].id
                 self.complain("out-of-order", at, f"compute {node.id} for the first time after {later}")
-            self.highest_first = max(self.highest_first, statement.node)
+            if not free:
+                self.highest_first = max(self.highest_first, statement.node)
         self.times[statement.node] += 1
         self.costs.append(node.cost)
         values = self.graph.values_of(statement.node)
@@ -285,13 +287,14 @@ def replay(
 ) -> Replay:
     """Replay ``statements`` in time linear in their number and their reads.
 
-    If ``any_order``, first computations may leave the document order. Without a host, copies are faults.
+    If ``any_order``, first computations may leave the document order; collectives that read nothing always may (see
+    ``Graph.moves_freely``). Without a host, copies are faults.
 
     Returns:
         The result. A faulty statement is a finding, and the replay continues.
 
     Raises:
-        UsageError: If there is a host, and costs are not times.
+        UsageError: If there is a host or a collective, and costs are not times.
     """
     checker = _Checker(graph, any_order, times=[0] * len(graph.nodes))
     profile, host_profile = [], []
@@ -326,7 +329,7 @@ def replay(
         cost=math.fsum(checker.costs),
         times=tuple(checker.times),
         profile=tuple(profile),
-        timing=None if host is None else timing(graph, statements, host),
+        timing=timing(graph, statements, host) if host is not None or graph.overlaps else None,
         host_peak_bytes=max(host_profile, default=0),
         host_profile=tuple(host_profile) if any(host_profile) else (),
     )

@@ -223,7 +223,7 @@ class _CurveSearch:
                 self.outcomes[budget] = outcome
         if self.listener is not None:
             place = f"{len(self.outcomes)} of {len(self.asked)} budgets have had a first run"
-            self.listener(Progress(place, None, job.graph.total_cost))
+            self.listener(Progress(place, None, job.graph.least_cost))
 
     def _is_repeated(self, budget: int, error: BaseException) -> bool:
         """Report that a first run was lost; returns whether to repeat it, which is useless if it ran out of time."""
@@ -305,7 +305,7 @@ class _CurveSearch:
             return control
         entry = self.runs.pool.within(budget)
         place = f"{self.asked[budget].text} ({1 + list(self.asked).index(budget)} of {len(self.asked)})"
-        latest = Progress("", None if entry is None else entry.cost, self.runs.job.graph.total_cost)
+        latest = Progress("", None if entry is None else entry.cost, self.runs.job.graph.least_cost)
         return replace(control, listener=_PlacedProgress(place, self.listener, latest).report)
 
     def _refused(self, budget: int) -> Infeasible | None:

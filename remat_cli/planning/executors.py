@@ -68,7 +68,7 @@ def run_cell(cell: Cell, graph: Graph, limits: Limits) -> Row:
         Ended.PLAN,
         peak_bytes=report.replay.peak_bytes,
         cost=report.replay.time,
-        overhead=report.overhead if graph.total_cost > 0 else None,
+        overhead=report.overhead if graph.no_remat_cost > 0 else None,
         computes=len(graph.nodes) + sum(r.times - 1 for r in report.recomputed),
         lower_bound=claim.lower_bound,
         scope=claim.scope.value,

@@ -83,7 +83,7 @@ class Choice:
     @property
     def overhead(self) -> float:
         """Its cost over that of computing every node once, as a share."""
-        base = self.plan.graph.total_cost
+        base = self.plan.graph.no_remat_cost
         return self.solved.report.replay.time / base - 1 if base > 0 else 0.0
 
 

@@ -19,6 +19,7 @@ from remat_cli.strategies.base import Context, Found, Known, NotFound, Strategy,
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.ordering.reorder import solve_reordered
 from remat_cli.strategies.registry import strategy_from_spec
+from remat_cli.units import TIME_UNITS
 
 _RESERVE_SHARE = 0.1
 _RESERVE_MOST_S = 2.0
@@ -72,6 +73,8 @@ class Job:
         strategy = strategy_from_spec(options.strategy)
         if options.host is not None:
             _check_host(graph, strategy, options)
+        if graph.overlaps:
+            _check_collectives(graph, strategy, options)
         context = Context(
             control=_control(options.time_limit_s, started_s, listener, len(graph.nodes)),
             solver=usable_solver(options.solver),
@@ -191,6 +194,35 @@ def _check_host(graph: Graph, strategy: Strategy, options: SolveOptions) -> None
         raise UsageError(
             "with a host, nodes run in the document's order, for which its bounds hold",
             hint=Worded("leave reorder or the host out", "leave --reorder or the host out"),
+        )
+
+
+def _check_collectives(graph: Graph, strategy: Strategy, options: SolveOptions) -> None:
+    """Refuse what cannot be planned for a graph with nodes in the communication queue.
+
+    Raises:
+        UsageError: If costs are not times, with a host, or with ``reorder``.
+        StrategyMismatch: If the strategy does not know such graphs.
+    """
+    if graph.cost_unit not in TIME_UNITS:
+        raise UsageError(
+            f"costs are {graph.cost_unit}, and nodes in the communication queue take time beside computations",
+            hint="give cost_unit s, ms, us or ns",
+        )
+    if options.host is not None:
+        raise UsageError(
+            "copies to a host are not planned for a graph with nodes in the communication queue",
+            hint=Worded("leave host out", "leave --host-bandwidth out"),
+        )
+    if options.reorder:
+        raise UsageError(
+            "nodes of a graph with a communication queue run in the document's order, for which its bounds hold",
+            hint=Worded("leave reorder out", "leave --reorder out"),
+        )
+    if not strategy.overlaps:
+        raise StrategyMismatch(
+            f"{strategy.name} adds up costs, and this graph has a communication queue beside computations",
+            hint=Worded("take the strategy keep-all", "take --strategy keep-all"),
         )
 
 

@@ -86,7 +86,7 @@ def one_forward(graph: Graph) -> float:
                 'give nodes "phase": "forward", or a percentage: --max-overhead 30%',
             ),
         )
-    return math.fsum([graph.total_cost, *forward])
+    return math.fsum([graph.no_remat_cost, *forward])
 
 
 def max_batch(

@@ -70,7 +70,7 @@ class Policy:
             "peak_memory": self.solved.report.replay.peak_bytes if TOOLS[self.tool].orders else None,
             "note": TOOLS[self.tool].note,
             "cost": self.solved.plan.claim.cost,
-            "no_remat_cost": self.graph.total_cost,
+            "no_remat_cost": self.graph.no_remat_cost,
             "lower_bound": self.solved.plan.claim.lower_bound,
             "others": [
                 {"tool": name, "cost": plan.claim.cost, "lower_bound": plan.claim.lower_bound}

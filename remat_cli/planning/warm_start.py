@@ -171,7 +171,7 @@ def _without_copies(graph: Graph, plans: Sequence[Plan], budget_bytes: int) -> P
         graph=graph,
         statements=derive(graph, fitting[best]),
         budget_bytes=budget_bytes,
-        claim=Claim(status, costs[best], graph.total_cost, Scope.ANY_ORDER),
+        claim=Claim(status, costs[best], graph.least_cost, Scope.ANY_ORDER),
         strategy="carried",
         provenance={"remat": __version__},
     )
@@ -186,7 +186,7 @@ def _with_copies(graph: Graph, plan: Plan, budget_bytes: int) -> Plan | None:
         graph=graph,
         statements=plan.statements,
         budget_bytes=budget_bytes,
-        claim=Claim(ClaimStatus.FEASIBLE, replayed.time, graph.total_cost, Scope.ANY_ORDER, copies=Copies.ANY),
+        claim=Claim(ClaimStatus.FEASIBLE, replayed.time, graph.least_cost, Scope.ANY_ORDER, copies=Copies.ANY),
         strategy="carried",
         provenance={"remat": __version__},
         host=plan.host,

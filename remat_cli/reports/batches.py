@@ -19,7 +19,7 @@ def batch_text(facts: BatchFacts, graph: Graph, style: Style) -> str:
     """The batch, the memory and cost of its plan, and the proof that larger batches are impossible."""
     from rich.text import Text
 
-    base = graph.total_cost
+    base = graph.no_remat_cost
     allowed = f"{format_percent(facts.most_cost / base - 1)} over no-remat" if base > 0 else "anything"
     head = Text.assemble(
         (style.clean(graph.name or "graph"), "bold"),

@@ -75,7 +75,7 @@ def overhead_percent(row: Row) -> float | None:
 
 def bound_percents(comparison: Comparison) -> list[float]:
     """The least overhead that any plan can have, in percent, for each budget."""
-    base = comparison.graph.total_cost or 1.0
+    base = comparison.graph.no_remat_cost or 1.0
     return [max(0.0, 100 * (comparison.bound(amount) / base - 1)) for _, amount in comparison.budgets]
 
 

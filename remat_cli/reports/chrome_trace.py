@@ -1,7 +1,8 @@
 """A plan as a trace of events in Chrome's format, which Perfetto, ``chrome://tracing`` and Speedscope open.
 
 Every computation is a complete event (``"ph": "X"``), and memory in use is a counter (``"ph": "C"``). Times are in
-microseconds, as the format asks. A plan with a host has three threads: its computations, and its copies each way.
+microseconds, as the format asks. A plan whose queues overlap has a thread for each: computations, collectives,
+and copies each way.
 """
 
 import json
@@ -28,7 +29,7 @@ def plan_trace(report: Report, plan: Plan) -> str:
     one second, so an overhead of 5% is 0.05 s more; ``otherData`` says which cost a second stands for.
     """
     graph = report.graph
-    second = _SECOND.get(graph.cost_unit) or graph.total_cost or 1.0
+    second = _SECOND.get(graph.cost_unit) or graph.no_remat_cost or 1.0
     facts = {
         "cost unit": graph.cost_unit,
         "cost of a second": second,
@@ -62,9 +63,9 @@ def _events(report: Report, plan: Plan, second: float) -> Iterator[dict[str, Any
 
 
 def _timed_events(report: Report, plan: Plan, timing: Timing, second: float) -> Iterator[dict[str, Any]]:
-    """The events of a plan with a host: three queues as three threads, and memory as the compute queue uses it."""
+    """The events of a plan with several queues: a thread for each, and memory as the compute queue uses it."""
     graph = report.graph
-    threads = {queue: {"pid": 1, "tid": number} for number, queue in enumerate(Queue, 1)}
+    threads = {queue: {"pid": 1, "tid": number} for number, queue in enumerate(report.queues, 1)}
     yield {"ph": "M", "name": "process_name", "args": {"name": graph.name or "plan"}, **_PROCESS}
     for queue, thread in threads.items():
         yield {"ph": "M", "name": "thread_name", "args": {"name": queue.value}, **thread}
@@ -75,6 +76,8 @@ def _timed_events(report: Report, plan: Plan, timing: Timing, second: float) -> 
         if isinstance(statement, Compute):
             times[statement.node] += 1
             event = _computation(graph.nodes[statement.node], span.statement, times[statement.node])
+            if span.queue is Queue.COMMUNICATION:
+                event["cat"] = span.queue.value
             yield _memory(start, report.replay.profile[span.statement])
             if report.replay.host_profile:
                 used = {"bytes": report.replay.host_profile[span.statement]}

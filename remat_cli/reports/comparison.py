@@ -84,7 +84,7 @@ def _table(comparison: Comparison, budgets: Sequence[tuple[str, int]], style: St
         _Line(strategy, [_cell(comparison.row(strategy, amount), best.get(amount), style) for _, amount in budgets])
         for strategy in comparison.strategies
     ]
-    base = comparison.graph.total_cost
+    base = comparison.graph.no_remat_cost
     if base > 0:
         bounds = [(percent_over(comparison.bound(amount) / base - 1), "dim") for _, amount in budgets]
         lines.append(_Line("proven lower bound", bounds, "dim"))
@@ -154,7 +154,7 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
         "schema": "remat-comparison/1",
         "graph": {"name": graph.name, "nodes": len(graph.nodes), "edges": graph.edges},
         "no_remat_peak": comparison.no_remat_peak_bytes,
-        "no_remat_cost": graph.total_cost,
+        "no_remat_cost": graph.no_remat_cost,
         "cost_unit": graph.cost_unit,
         "limits": dict(comparison.limits),
         "budgets": [

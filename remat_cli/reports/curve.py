@@ -81,7 +81,7 @@ def curve_text(graph: Graph, rows: Sequence[CurveRow], style: Style, outcome: Ou
 
 def _summary(graph: Graph, rows: Sequence[CurveRow], style: Style, wall_s: float) -> list[tuple[str, str]]:
     """The graph, the strategies and the time, as labelled lines."""
-    cost = cost_words(graph.total_cost, graph.cost_unit)
+    cost = cost_words(graph.no_remat_cost, graph.cost_unit)
     lines = [
         ("graph", f"{style.clean(graph.name)}: {graph_words(graph)}"),
         ("no-remat", f"peak {exact_bytes(no_remat_peak(graph))}, cost {cost}"),
@@ -98,7 +98,7 @@ def _table(rows: Sequence[CurveRow]) -> Table[CurveRow]:
     """Budget as asked and in bytes, peak, overhead, status, least overhead, gap; bars show the overhead."""
 
     def least_overhead(report: Report) -> float:
-        base = report.graph.total_cost
+        base = report.graph.no_remat_cost
         return report.claim.lower_bound / base - 1 if base > 0 else 0.0
 
     columns: list[Column[CurveRow]] = [
@@ -157,7 +157,7 @@ def curve_document(graph: Graph, rows: Sequence[CurveRow]) -> dict[str, Any]:
         "graph": graph_document(graph),
         "cost_unit": graph.cost_unit,
         "fixed_memory": graph.fixed_memory,
-        "no_remat_cost": graph.total_cost,
+        "no_remat_cost": graph.no_remat_cost,
         "no_remat_peak": no_remat_peak(graph),
         "points": _points(rows).records(),
     }
@@ -171,7 +171,7 @@ def _points(rows: Sequence[CurveRow]) -> Table[CurveRow]:
         Column("status", attrgetter("status")),
         Column("peak_memory", _of_plan(lambda report: report.replay.peak_bytes)),
         Column("cost", _of_plan(lambda report: report.replay.time)),
-        Column("overhead", _of_plan(lambda report: report.overhead if report.graph.total_cost > 0 else None)),
+        Column("overhead", _of_plan(lambda report: report.overhead if report.graph.no_remat_cost > 0 else None)),
         Column(
             "lower_bound", _of_plan(lambda report: report.claim.lower_bound if report.claim.lower_bound > 0 else None)
         ),

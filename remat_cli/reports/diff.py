@@ -122,7 +122,7 @@ def _side(report: Report, path: str) -> dict[str, Any]:
         "budget": report.budget_bytes,
         "peak_memory": report.replay.peak_bytes,
         "cost": report.replay.time,
-        "overhead": report.overhead if report.graph.total_cost > 0 else None,
+        "overhead": report.overhead if report.graph.no_remat_cost > 0 else None,
         "computes": sum(report.replay.times),
         "strategy": report.strategy,
         "claim": {"status": claim.status.value, "lower_bound": claim.lower_bound, "scope": claim.scope.value},

@@ -10,7 +10,6 @@ from typing import Any
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.io import host_to_document, peak_claim_to_document
-from remat_cli.plan.queues import Queue
 
 SHOWN_RESIDENTS = 100
 """Values at the peak that are listed; ``peak_value_count`` is their number."""
@@ -39,10 +38,10 @@ def report_document(report: Report) -> dict[str, Any]:
         "fixed_memory": graph.fixed_memory,
         "cost": replay.cost,
         "cost_unit": graph.cost_unit,
-        **_copying(report),
-        "no_remat_cost": graph.total_cost,
+        **_queues(report),
+        "no_remat_cost": graph.no_remat_cost,
         "no_remat_peak": report.no_remat_peak_bytes,
-        "overhead": report.overhead if graph.total_cost > 0 else None,
+        "overhead": report.overhead if graph.no_remat_cost > 0 else None,
         "recomputed": [{"node": r.node, "times": r.times, "cost": r.extra_cost} for r in report.recomputed],
         "lower_bound": bound,
         "gap": None if bound is None else report.gap,
@@ -66,15 +65,16 @@ def report_document(report: Report) -> dict[str, Any]:
     }
 
 
-def _copying(report: Report) -> dict[str, Any]:
-    """The host, and when the three queues work; nothing for a plan without a host."""
-    times = report.replay.timing
-    if report.host is None or times is None:
+def _queues(report: Report) -> dict[str, Any]:
+    """The host, and when the queues work; nothing if only computations take time."""
+    times, copying = report.replay.timing, {}
+    if times is None:
         return {}
+    if report.host is not None:
+        copying = {"host": host_to_document(report.host), "host_peak_memory": report.replay.host_peak_bytes}
     path = times.critical
     return {
-        "host": host_to_document(report.host),
-        "host_peak_memory": report.replay.host_peak_bytes,
+        **copying,
         "time": times.time,
         "stalls": [{"statement": s.statement, "time": s.duration, "copy": s.copy} for s in times.stalls],
         "queues": {
@@ -83,7 +83,7 @@ def _copying(report: Report) -> dict[str, Any]:
                 "busy": times.busy(queue),
                 "critical": times.on_path(queue),
             }
-            for queue in Queue
+            for queue in report.queues
         },
         "critical_path": [times.spans[k].statement for k in path],
     }

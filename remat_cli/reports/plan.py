@@ -105,8 +105,8 @@ def _summary(
     against = "the same as no-remat" if peak == before else f"{share_words(peak, before)} of no-remat" if before else ""
     rows.append(("peak", f"{exact_bytes(peak)}{', ' if against else ''}{against}"))
     rows.append(("cost", cost_line(report)))
-    if report.host is not None:
-        rows += host_rows(report)
+    if report.queues:
+        rows += queue_rows(report)
     if report.order is not None:
         rows.append(("order", f"not the document's; found by {style.clean(report.order)}"))
     rows.append(("claim" if checking else "optimal?", claim_line(report, style, checking=checking)))
@@ -142,31 +142,40 @@ def cost_line(report: Report) -> str:
     """The cost and the part of it that is recomputation."""
     graph, cost = report.graph, report.replay.time
     words = cost_words(cost, graph.cost_unit)
-    if report.host is not None and report.valid:
+    if report.queues and report.valid:
         again = report.replay.cost - graph.total_cost
         extra = f"recomputation +{cost_words(again, graph.cost_unit)}" if report.recomputed else "nothing is recomputed"
         return f"{words}, {format_percent(report.overhead)} over no-remat; {extra}; {stall_words(report)}"
-    if not report.valid and cost < graph.total_cost:
-        return f"{words}; computing every node once costs {cost_words(graph.total_cost, graph.cost_unit)}"
+    if not report.valid and cost < graph.no_remat_cost:
+        return f"{words}; computing every node once costs {cost_words(graph.no_remat_cost, graph.cost_unit)}"
     if not report.recomputed:
         return f"{words}; nothing is recomputed"
-    if graph.total_cost == 0 or all(r.extra_cost == 0 for r in report.recomputed):
+    if graph.no_remat_cost == 0 or all(r.extra_cost == 0 for r in report.recomputed):
         return f"{words}; recomputation costs nothing"
-    extra = cost_words(cost - graph.total_cost, graph.cost_unit)
+    extra = cost_words(cost - graph.no_remat_cost, graph.cost_unit)
     return f"{words}, {format_percent(report.overhead)} over no-remat (+{extra})"
 
 
-def host_rows(report: Report) -> list[tuple[str, str]]:
-    """The host, what is copied, and how busy the three queues are."""
+def queue_rows(report: Report) -> list[tuple[str, str]]:
+    """The collectives, the host and what is copied, and how busy the queues are."""
     replay, host = report.replay, report.host
-    if host is None or replay.timing is None:
+    if replay.timing is None:
         return []
-    rows = [("host", host.words)]
-    copies = {queue: [s for s in replay.timing.spans if s.queue is queue] for queue in (Queue.OUT, Queue.IN)}
-    if not any(copies.values()):
-        return [*rows, ("copies", "none")]
-    counts = ", ".join(f"{count(len(spans), 'copy', 'copies')} {queue.value}" for queue, spans in copies.items())
-    rows.append(("copies", f"{counts}; at most {exact_bytes(replay.host_peak_bytes)} of host memory"))
+    rows = []
+    spans_of = {queue: [s for s in replay.timing.spans if s.queue is queue] for queue in report.queues}
+    if collectives := spans_of.get(Queue.COMMUNICATION):
+        takes = cost_words(replay.timing.busy(Queue.COMMUNICATION), report.graph.cost_unit)
+        rows.append(("collectives", f"{len(collectives):,}, which take {takes}"))
+    if host is not None:
+        rows.append(("host", host.words))
+        copies = {queue: spans_of[queue] for queue in (Queue.OUT, Queue.IN)}
+        if not any(copies.values()):
+            rows.append(("copies", "none"))
+            if not collectives:
+                return rows
+        else:
+            counts = ", ".join(f"{count(len(s), 'copy', 'copies')} {queue.value}" for queue, s in copies.items())
+            rows.append(("copies", f"{counts}; at most {exact_bytes(replay.host_peak_bytes)} of host memory"))
     rows.append(("busy", queue_words(report)))
     rows.append(("critical", f"path of the time: {critical_words(report)}"))
     return rows

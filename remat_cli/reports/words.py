@@ -141,8 +141,8 @@ def peak_words(report: Report) -> str:
 
 
 def overhead_words(report: Report) -> str:
-    """The cost of recomputation, or with a host the time of the plan, relative to no-remat."""
-    if report.host is not None:
+    """The cost of recomputation, or if queues overlap the time of the plan, relative to no-remat."""
+    if report.queues:
         return f"{format_percent(report.overhead)} over no-remat"
     if not report.recomputed:
         return "nothing is recomputed"
@@ -152,25 +152,30 @@ def overhead_words(report: Report) -> str:
 
 
 def stall_words(report: Report) -> str:
-    """What a plan with a host takes beside its computations: ``stalls 1.2 ms for inputs, 0.3 ms to free memory``."""
+    """What a plan takes beside its computations: ``stalls 1.2 ms for inputs, 0.3 ms to free memory``."""
     times, unit = report.replay.timing, report.graph.cost_unit
-    if times is None or times.time <= report.replay.cost:
+    computing = 0.0 if times is None else times.busy(Queue.COMPUTE)
+    if times is None or times.time <= computing:
         return "no stalls"
-    copied_in = {span.statement for span in times.spans if span.queue is Queue.IN}
-    waiting = sum(stall.duration for stall in times.stalls if stall.copy in copied_in)
+    queue_of = {span.statement: span.queue for span in times.spans}
+    waiting = dict.fromkeys(Queue, 0.0)
+    for stall in times.stalls:
+        waiting[queue_of[stall.copy]] += stall.duration
+    others = "collectives" if report.host is None else "collectives and copies" if report.graph.overlaps else "copies"
     parts = [
-        (waiting, "for values from the host"),
-        (times.stalled - waiting, "for memory that values leave"),
-        (times.time - report.replay.cost - times.stalled, "for copies after the last computation"),
+        (waiting[Queue.COMMUNICATION], "for collectives"),
+        (waiting[Queue.IN], "for values from the host"),
+        (waiting[Queue.OUT], "for memory that values leave"),
+        (times.time - computing - times.stalled, f"for {others} after the last computation"),
     ]
     waits = [f"{cost_words(amount, unit)} {why}" for amount, why in parts if amount > SAME_COST * times.time]
     return "stalls " + ", ".join(waits) if waits else "no stalls"
 
 
 def queue_words(report: Report) -> str:
-    """How busy the three queues are: ``compute 96.0%, to host 41.2%, from host 40.8%``."""
+    """How busy the queues are: ``compute 96.0%, to host 41.2%, from host 40.8%``."""
     times = report.replay.timing
-    return "" if times is None else ", ".join(f"{q.value} {format_percent(times.share(q))}" for q in Queue)
+    return "" if times is None else ", ".join(f"{q.value} {format_percent(times.share(q))}" for q in report.queues)
 
 
 def critical_words(report: Report) -> str:
@@ -195,7 +200,9 @@ def certainty(report: Report) -> str:
     is a claim of the strategy.
     """
     claim, unit = report.claim, report.graph.cost_unit
-    base, cost = report.graph.total_cost, report.replay.time
+    base, cost = report.graph.least_cost, report.replay.time
+    if report.valid and cost <= base * (1 + SAME_COST) and report.graph.overlaps:
+        return "certainly optimal: it takes no longer than one of the queues needs for computing every node once"
     if report.valid and cost <= base * (1 + SAME_COST):
         return "certainly optimal: every plan computes every node at least once, and this one does no more"
     among, none = f"{AMONG[claim.scope]} ({claim.scope.value})", f"{_NONE[claim.scope]} ({claim.scope.value})"
@@ -214,7 +221,8 @@ def certainty(report: Report) -> str:
         return f"as cheap as the lower bound: {none} is cheaper{beyond}"
     if claim.lower_bound <= base * (1 + SAME_COST):
         least = cost_words(base, unit)
-        return f"no proof: the only known bound is the cost without recomputation, {least}"
+        what = "time of the busier queue" if report.graph.overlaps else "cost"
+        return f"no proof: the only known bound is the {what} without recomputation, {least}"
     if claim.scope is Scope.RESTRICTED:
         return f"no proof: the lower bound {bound} (gap {gap}) holds only among {among}"
     most = format_percent(max(report.gap, _TINY))

@@ -22,7 +22,7 @@ def worth_text(worth: Worth, style: Style) -> str:
     from rich.text import Text
 
     graph = worth.graph
-    base = cost_words(graph.total_cost, graph.cost_unit)
+    base = cost_words(graph.no_remat_cost, graph.cost_unit)
     parts: list[RenderableType] = [
         Text.assemble((style.clean(graph.name or "graph"), "bold"), f": {graph_words(graph)}; a step takes {base}"),
         "Time over that, by memory budget; and what the next GB of memory spares, as found and as far as proven:",
@@ -72,7 +72,7 @@ def _points(worth: Worth, links: Sequence[int]) -> list[Point]:
 
 def memory_table(worth: Worth, link: int) -> Table[Point]:
     """For each budget the times of plans over no-remat, and what the next GB is worth."""
-    base, unit = worth.graph.total_cost, worth.graph.cost_unit
+    base, unit = worth.graph.no_remat_cost, worth.graph.cost_unit
     over = each(lambda time: percent_over(time / base - 1 if base > 0 else 0.0))
     columns: list[Column[Point]] = [
         Column("budget", lambda point: point.offer.budget, numeric=False),
@@ -148,7 +148,7 @@ def worth_document(worth: Worth) -> dict[str, Any]:
         "schema": "remat-worth/1",
         "graph": {"name": graph.name, "nodes": len(graph.nodes), "edges": graph.edges},
         "cost_unit": graph.cost_unit,
-        "no_remat_cost": graph.total_cost,
+        "no_remat_cost": graph.no_remat_cost,
         "rows": _rows(worth).records(),
         "interrupted": worth.interrupted,
     }

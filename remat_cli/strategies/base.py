@@ -256,6 +256,8 @@ class Strategy(ABC):
     uses_solver: ClassVar[bool] = False
     copies: ClassVar[bool] = False
     """Whether its plans may copy values to a host, if the task has one."""
+    overlaps: ClassVar[bool] = False
+    """Whether it takes graphs with collectives, whose plans differ in time and not in the sum of costs."""
 
     @abstractmethod
     def solve(self, task: Task, context: Context) -> Found | NotFound:

@@ -108,7 +108,7 @@ def strongest(graph: Graph, bounds: Iterable[Bound], cost: float) -> Bound:
     A bound above the cost does not apply: the schedule then lies outside the bound's scope. Of equal bounds the wider
     scope is taken.
     """
-    best = Bound(min(graph.total_cost, cost), Scope.ANY_ORDER)
+    best = Bound(min(graph.least_cost, cost), Scope.ANY_ORDER)
     for bound in bounds:
         if bound.cost > cost * (1 + SAME_COST):
             continue

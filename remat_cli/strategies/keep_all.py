@@ -18,6 +18,7 @@ class KeepAll(Strategy):
     """Compute every node once, in document order. No plan is cheaper; its peak is P0."""
 
     name: ClassVar[str] = "keep-all"
+    overlaps: ClassVar[bool] = True
     summary: ClassVar[str] = "compute everything once, free values after their last read (no rematerialisation)"
     reference: ClassVar[str] = ""
     minds_budget: ClassVar[bool] = False
@@ -53,6 +54,7 @@ class CheckpointAll(Strategy):
     summary: ClassVar[str] = "compute everything once, free each activation after its gradient, as frameworks do"
     reference: ClassVar[str] = "Jain et al., Checkmate, MLSys 2020, table 1"
     needs: ClassVar[Needs] = Needs.PHASES
+    overlaps: ClassVar[bool] = True
     minds_budget: ClassVar[bool] = False
     ignores: ClassVar[frozenset[str]] = frozenset({"costs", "sizes", "budget"})
 
@@ -67,4 +69,4 @@ class CheckpointAll(Strategy):
         forward = (i for i, node in enumerate(graph.nodes) if node.phase is Phase.FORWARD)
         held = frozenset(v for i in forward for v in graph.values_of(i)) if self.to_end else frozenset[int]()
         schedule = Schedule(tuple(range(len(graph.nodes))), held)
-        return Found(schedule, (Bound(graph.total_cost, Scope.ANY_ORDER),))
+        return Found(schedule, (Bound(graph.least_cost, Scope.ANY_ORDER),))

@@ -54,8 +54,8 @@ class Objective(ABC):
 
     @property
     def trivial_bound(self) -> Bound:
-        """C0, which holds for every plan."""
-        return Bound(self.graph.total_cost, Scope.ANY_ORDER, self.copies)
+        """What every plan costs or takes at least."""
+        return Bound(self.graph.least_cost, Scope.ANY_ORDER, self.copies)
 
     def counts(self, bound: Bound) -> bool:
         """Whether a bound holds for the schedules that this objective compares."""

@@ -404,3 +404,29 @@ def test_a_list_of_values_that_stay_has_an_entry_for_each():
     node = {"id": "a", "inputs": [], "cost": 1, "outputs": [4, 4], "offload": [False]}
     with pytest.raises(InputError, match="/nodes/0/offload: has 1 entries, and the node makes 2 values"):
         graph_from_document(Document("f", {"schema": "remat-graph/1", "nodes": [node]}))
+
+
+def test_a_node_may_run_in_the_communication_queue():
+    nodes = [
+        {"id": "gather", "inputs": [], "cost": 2, "memory": 4, "queue": "communication"},
+        {"id": "block", "inputs": ["gather"], "cost": 3, "memory": 4, "queue": "compute"},
+    ]
+    data = {"schema": "remat-graph/1", "cost_unit": "ms", "nodes": nodes}
+    graph = graph_from_document(Document("f", data))
+    assert [node.queue for node in graph.nodes] == ["communication", "compute"]
+    assert (graph.overlaps, graph.total_cost, graph.no_remat_cost, graph.least_cost) == (True, 5, 5, 3)
+    again = graph_to_document(graph)
+    assert [node.get("queue") for node in again["nodes"]] == ["communication", None]
+    assert graph_from_document(Document("f", again)) == graph
+
+
+def test_a_communication_queue_needs_times():
+    node = {"id": "a", "inputs": [], "cost": 1, "memory": 4, "queue": "communication"}
+    with pytest.raises(InputError, match="/nodes/0/queue: costs are unit, and a node in the communication queue takes"):
+        graph_from_document(Document("f", {"schema": "remat-graph/1", "nodes": [node]}))
+
+
+def test_an_unknown_queue_is_refused():
+    node = {"id": "a", "inputs": [], "cost": 1, "memory": 4, "queue": "link"}
+    with pytest.raises(InputError, match=r"/nodes/0/queue: is \"link\""):
+        graph_from_document(Document("f", {"schema": "remat-graph/1", "cost_unit": "s", "nodes": [node]}))

@@ -9,7 +9,7 @@ from families import random_graph
 from seeded import seeded
 
 from remat_cli.errors import UsageError
-from remat_cli.graph.model import Graph, Node
+from remat_cli.graph.model import Graph, Node, NodeQueue
 from remat_cli.plan.check import check
 from remat_cli.plan.difference import beyond, compare_plans
 from remat_cli.plan.host import Host
@@ -79,7 +79,8 @@ def test_the_good_plan() -> None:
     ]
     assert (times.time, times.stalled) == (12.0, 4.0)
     assert [(s.statement, s.duration, s.copy) for s in times.stalls] == [(12, 4.0, 10)]
-    assert {queue: times.on_path(queue) for queue in Queue} == {Queue.COMPUTE: 8, Queue.OUT: 0, Queue.IN: 4}
+    on_path = {Queue.COMPUTE: 8, Queue.COMMUNICATION: 0, Queue.OUT: 0, Queue.IN: 4}
+    assert {queue: times.on_path(queue) for queue in Queue} == on_path
     assert times.share(Queue.OUT) == 2 / 12
 
 
@@ -170,3 +171,91 @@ def test_device_memory_does_not_depend_on_the_bandwidth(seed: int) -> None:
     slow, fast = (replay(graph, statements, host=Host(rate, rate)) for rate in (0.01, 1e9))
     assert (slow.profile, slow.host_profile) == (fast.profile, fast.host_profile)
     assert slow.time >= fast.time
+
+
+LINK = NodeQueue.COMMUNICATION
+SHARDED = Graph(
+    "sharded",
+    (
+        Node("gather1", 4.0, (), (8,), queue=LINK),
+        Node("block1", 3.0, (0,), (2,)),
+        Node("gather2", 5.0, (), (8,), queue=LINK),
+        Node("block2", 2.0, (1, 2), (2,)),
+        Node("reduce", 6.0, (3,), (1,), queue=LINK),
+        Node("more", 1.0, (1,), (1,)),
+    ),
+    outputs=(4, 5),
+    cost_unit="s",
+)
+
+
+def made(node: int) -> tuple[Statement, ...]:
+    registers = tuple(f"%{v}" for v in SHARDED.values_of(node))
+    return (
+        *(Allocate(name, v) for name, v in zip(registers, SHARDED.values_of(node), strict=True)),
+        Compute(node, registers),
+    )
+
+
+def freed(*values: int) -> tuple[Statement, ...]:
+    return tuple(Deallocate(f"%{v}") for v in values)
+
+
+def spans_of(statements: tuple[Statement, ...]) -> dict[str, tuple[float, float]]:
+    seen = replay(SHARDED, statements)
+    assert seen.findings == ()
+    assert seen.timing is not None
+    nodes = [SHARDED.nodes[s.node].id if isinstance(s, Compute) else "" for s in statements]
+    return {nodes[span.statement]: (span.start, span.end) for span in seen.timing.spans}
+
+
+def test_collectives_run_beside_computations() -> None:
+    # gather2 is issued before block1, and so does not wait for it; freeing block2's output waits for the reduction.
+    early = (*made(0), *made(2), *made(1), *freed(0), *made(3), *freed(2), *made(4), *made(5), *freed(3, 1))
+    assert spans_of(early) == {
+        "gather1": (0, 4),
+        "gather2": (4, 9),
+        "block1": (4, 7),
+        "block2": (9, 11),
+        "reduce": (11, 17),
+        "more": (11, 12),
+    }
+    seen = replay(SHARDED, early)
+    assert (seen.time, seen.cost, seen.peak_bytes) == (17.0, 21.0, 18)
+    assert seen.timing is not None
+    assert [(s.statement, s.duration, s.copy) for s in seen.timing.stalls] == [(5, 4.0, 1), (8, 2.0, 3), (14, 5.0, 11)]
+    assert seen.timing.busy(Queue.COMMUNICATION) == 15.0
+    assert seen.timing.time == seen.timing.on_path(Queue.COMPUTE) + seen.timing.on_path(Queue.COMMUNICATION)
+
+
+def test_a_collective_waits_for_what_was_issued_before_it() -> None:
+    late = (*made(0), *made(1), *freed(0), *made(2), *made(3), *freed(2), *made(4), *freed(3), *made(5), *freed(1))
+    # gather2 waits for block1; freeing block2's output right after the reduction is issued holds the last block.
+    assert spans_of(late) == {
+        "gather1": (0, 4),
+        "block1": (4, 7),
+        "gather2": (7, 12),
+        "block2": (12, 14),
+        "reduce": (14, 20),
+        "more": (20, 21),
+    }
+    assert SHARDED.no_remat_cost == 20.0  # every node once, in this order, without frees
+    assert SHARDED.least_cost == 15.0
+    assert SHARDED.total_cost == 21.0
+
+
+def test_only_collectives_that_read_nothing_leave_the_order() -> None:
+    assert [SHARDED.moves_freely(k) for k in range(6)] == [True, False, True, False, False, False]
+    wrong = (*made(0), *made(1), *freed(0), *made(5), *made(2), *made(3), *freed(2, 1), *made(4), *freed(3))
+    assert [f.code for f in replay(SHARDED, wrong).findings] == ["out-of-order", "out-of-order"]
+
+
+@seeded(range(300))
+def test_a_second_replay_of_collectives_gives_the_same_times(seed: int) -> None:
+    rng = random.Random(seed)
+    graph = random_graph(rng, rng.randint(2, 12), max_outputs=2, recompute_false=0.2)
+    nodes = [replace(node, queue=LINK) if rng.random() < 0.4 else node for node in graph.nodes]
+    graph = replace(graph, nodes=tuple(nodes), cost_unit="s")
+    host = Host(rng.choice((0.5, 1.0, 4.0)), rng.choice((0.5, 2.0)), rng.choice((0.0, 0.5)))
+    statements = random_plan(graph, rng)
+    assert timing(graph, statements, host).time == pytest.approx(naive_time(graph, statements, host), abs=1e-9)

@@ -83,7 +83,7 @@ def command(
     given: Any = None if batch is None else batch if several else batch[0]
     host = params.host_of(options)
     chosen = params.solve_options(options, SolveOptions, started_s=started_s, host=host)
-    line = ProgressLine(models[0].total_cost, started_s)
+    line = ProgressLine(models[0].no_remat_cost, started_s)
     with showing(line, quiet=out.quiet):
         answer = max_batch(
             models if several else models[0],

@@ -59,7 +59,7 @@ def command(graph: str, to: str, **options: Any) -> int:
     out = Output(options["color"], options["quiet"], file=options["output"])
     model = as_graph(graph, keys=options["keys"])
     chosen = params.solve_options(options, SolveOptions, started_s=started_s)
-    line = ProgressLine(model.total_cost, started_s)
+    line = ProgressLine(model.no_remat_cost, started_s)
     with showing(line, quiet=out.quiet):
         found = policy(model, options["budget"], to, chosen, listener=line.update)
     document = found.document()

@@ -121,7 +121,7 @@ def command(graph: str, output: str | None, verbose: bool, require_optimal: bool
             make_folders(str(target), option=option)
     solved = solve_one(model, asked, chosen, options, path, out, default_name=output is None)
     if verbose:
-        out.aside(trace_text(solved.plan.run.get("stages", ()), model.total_cost, out.style(sys.stderr)))
+        out.aside(trace_text(solved.plan.run.get("stages", ()), model.no_remat_cost, out.style(sys.stderr)))
     if require_optimal and solved.plan.claim.status != "optimal":
         complain("remat: the plan is not proven optimal, as --require-optimal asks")
         return ExitCode.NO

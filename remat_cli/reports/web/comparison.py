@@ -114,7 +114,7 @@ def comparison_facts(comparison: Comparison) -> list[tuple[str, str]]:
 
 def graph_facts(comparison: Comparison) -> list[tuple[str, str]]:
     """The graph, and what it takes without recomputation."""
-    base = cost_words(comparison.graph.total_cost, comparison.graph.cost_unit)
+    base = cost_words(comparison.graph.no_remat_cost, comparison.graph.cost_unit)
     return [
         ("graph", count(len(comparison.graph.nodes), "node")),
         ("no-remat", f"{base}, peak {exact_bytes(comparison.no_remat_peak_bytes)}"),
@@ -299,7 +299,7 @@ def plans_table(comparison: Comparison) -> Table[Row]:
             lambda row: MISSING.get(row.ended, row.ended.value) if row.cost is None else row.proof.value,
             numeric=False,
         ),
-        *bound_columns(comparison.graph.total_cost, lambda row: row),
+        *bound_columns(comparison.graph.no_remat_cost, lambda row: row),
     ]
     return Table(columns, comparison.rows)
 
@@ -394,7 +394,7 @@ def _budgets_table(comparison: Comparison, rows: Sequence[CurveRow]) -> Table[tu
         Column("over no-remat", lambda pair: pair[1].overhead, each(percent_over)),
         Column("peak", lambda pair: pair[1].peak_bytes, size_column),
         Column("result", lambda pair: MISSING.get(pair[1].ended, pair[1].proof.value), numeric=False),
-        *bound_columns(comparison.graph.total_cost, lambda pair: pair[1]),
+        *bound_columns(comparison.graph.no_remat_cost, lambda pair: pair[1]),
         Column("made by", lambda pair: None if pair[0].report is None else maker(pair[0].report), numeric=False),
     ]
     return Table(columns, list(zip(rows, comparison.rows, strict=True)))
@@ -435,7 +435,7 @@ def worth_page(worth: Worth) -> Page:
 def _offers_of(worth: Worth, link: int) -> Comparison:
     """The offers of one link as a comparison of three strategies, so that the chart of comparisons shows them."""
     rows = []
-    base = worth.graph.total_cost
+    base = worth.graph.no_remat_cost
     for way in _WAYS:
         for place in range(len(worth.budgets)):
             offer = worth.offer(link, place)

@@ -1,4 +1,4 @@
-"""The three queues of a plan with a host over time, on its page: what runs at the same time, and what waits."""
+"""The queues of a plan over time, on its page: what runs at the same time, and what waits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,9 +18,10 @@ from remat_cli.units import format_bytes, format_percent, time_scale
 _MOST = 1500
 """More bars in a queue are joined with neighbours of the same kind; untuned."""
 _ROWS = 30
-_LANES = {Queue.COMPUTE: 2, Queue.OUT: 1, Queue.IN: 0}
 _WAITS = "waits"
 _COPYING = {Queue.OUT: "#D55E00", Queue.IN: KINDS[Kind.FETCHED]}
+_COLLECTIVES = {"collective": "#CC79A7", "collective again": "#882255"}
+"""Colours of collectives: the first time that they run, and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +35,33 @@ class _Bar:
 
 
 def queues_section(report: Report, plan: Plan) -> list[Section]:
-    """The section with the chart ``queues``; nothing for a plan without copies."""
+    """The section with the chart ``queues``; nothing for a plan without copies and collectives."""
     timing = report.replay.timing
-    if timing is None or not plan.copies:
+    if timing is None or not (plan.copies or report.graph.overlaps):
         return []
     graph = report.graph
     unit, factor = time_scale(timing.time, graph.cost_unit)
     stalls = stall_words(report)
+    others = [*(["collectives"] if graph.overlaps else []), *(["copies"] if report.host is not None else [])]
+    host = f" Host memory in use: at most {format_bytes(report.replay.host_peak_bytes)}." if report.host else ""
     note = (
-        f"Computations and copies run beside each other. Busy: {queue_words(report)}. The longest chain of waits: "
-        f"{critical_words(report)}. {stalls[0].upper()}{stalls[1:]}. Host memory in use: at most "
-        f"{format_bytes(report.replay.host_peak_bytes)}."
+        f"Computations and {' and '.join(others)} run beside each other. Busy: {queue_words(report)}. The longest "
+        f"chain of waits: {critical_words(report)}. {stalls[0].upper()}{stalls[1:]}.{host}"
     )
+    queues = {2: "Two", 3: "Three", 4: "Four"}[len(report.queues)]
     described = (
-        f"Three queues over {cost_words(timing.time, graph.cost_unit)}: {queue_words(report)}; {stalls}. "
-        "The table below has the copies."
+        f"{queues} queues over {cost_words(timing.time, graph.cost_unit)}: {queue_words(report)}; {stalls}. "
+        f"The table below has the {' and '.join(others)}."
     )
-    lanes = {queue: _bars(report, plan, timing, queue) for queue in Queue}
+    lanes = {queue: _bars(report, plan, timing, queue) for queue in report.queues}
     chart = Chart(
         "queues",
         [*_memory(report, timing, factor), *_traces(lanes, _waits(report, plan, timing), factor)],
-        _layout(timing.time / factor, unit),
+        _layout(timing.time / factor, unit, report.queues),
         420,
         described,
         numbers=_table(report, plan, timing),
-        numbers_title="The largest copies in numbers",
+        numbers_title=f"The largest {' and '.join(others)} in numbers",
     )
     return [Section("When everything runs", note, (chart,))]
 
@@ -75,6 +78,8 @@ def _bars(report: Report, plan: Plan, timing: Timing, queue: Queue) -> list[_Bar
         statement = plan.statements[span.statement]
         if isinstance(statement, Compute):
             kind = kind_of(graph, statement.node, seen).value
+            if queue is Queue.COMMUNICATION:
+                kind = list(_COLLECTIVES)[statement.node in seen]
             seen.add(statement.node)
             name = graph.nodes[statement.node].id
         else:
@@ -102,7 +107,7 @@ def _joined(bars: Sequence[_Bar], each: int) -> list[_Bar]:
 
 
 def _waits(report: Report, plan: Plan, timing: Timing) -> list[_Bar]:
-    """The stalls of the compute queue: each ends when the copy that it waits for does."""
+    """The stalls of the compute queue: each ends when the copy or collective that it waits for does."""
     ends = {span.statement: span.end for span in timing.spans}
     bars = []
     for stall in timing.stalls:
@@ -115,7 +120,8 @@ def _waits(report: Report, plan: Plan, timing: Timing) -> list[_Bar]:
 
 def _traces(lanes: dict[Queue, list[_Bar]], waits: list[_Bar], factor: float) -> list[dict[str, Any]]:
     colours = {kind.value: colour for kind, colour in KINDS.items()}
-    colours |= {queue.value: colour for queue, colour in _COPYING.items()} | {_WAITS: BUDGET}
+    colours |= {queue.value: colour for queue, colour in _COPYING.items()} | _COLLECTIVES | {_WAITS: BUDGET}
+    places = _lanes(tuple(lanes))
     shapes = {kind.value: shape for kind, shape in PATTERNS.items() if kind is not Kind.FETCHED}
     shapes |= {Queue.IN.value: PATTERNS[Kind.FETCHED], _WAITS: "-"}
     names = {Queue.OUT.value: "copy to host", Queue.IN.value: "copy from host", _WAITS: "computations wait"}
@@ -130,7 +136,7 @@ def _traces(lanes: dict[Queue, list[_Bar]], waits: list[_Bar], factor: float) ->
                 "orientation": "h",
                 "base": [bar.start / factor for _, bar in same_kind],
                 "x": [(bar.end - bar.start) / factor for _, bar in same_kind],
-                "y": [_LANES[queue] for queue, _ in same_kind],
+                "y": [places[queue] for queue, _ in same_kind],
                 "width": 0.5 if kind == _WAITS else 0.8,
                 "yaxis": "y2",
                 "marker": {
@@ -170,7 +176,12 @@ def _statements(group: Sequence[Any]) -> list[int]:
     return [*between, group[-1].statement]
 
 
-def _layout(end: float, unit: str) -> dict[str, Any]:
+def _lanes(queues: Sequence[Queue]) -> dict[Queue, int]:
+    """The height of each queue in the chart; the first is on top."""
+    return {queue: len(queues) - 1 - k for k, queue in enumerate(queues)}
+
+
+def _layout(end: float, unit: str, queues: Sequence[Queue]) -> dict[str, Any]:
     return {
         "margin": {"l": 76, "r": 12, "t": 8, "b": 40},
         "barmode": "overlay",
@@ -186,9 +197,9 @@ def _layout(end: float, unit: str) -> dict[str, Any]:
         },
         "yaxis2": {
             "domain": [0, 0.44],
-            "range": [-0.5, 2.5],
-            "tickvals": list(_LANES.values()),
-            "ticktext": [queue.value for queue in _LANES],
+            "range": [-0.5, len(queues) - 0.5],
+            "tickvals": list(_lanes(queues).values()),
+            "ticktext": [queue.value for queue in queues],
             "fixedrange": True,
             "showgrid": False,
             "zeroline": False,
@@ -197,7 +208,7 @@ def _layout(end: float, unit: str) -> dict[str, Any]:
 
 
 def _table(report: Report, plan: Plan, timing: Timing) -> Table[tuple[int, Span] | str]:
-    """The largest copies: what, when, and how long."""
+    """The largest copies and collectives: what, when, and how long."""
     graph = report.graph
     value_of = {s.register: s.value for s in plan.statements if isinstance(s, Allocate)}
     copies = []
@@ -205,10 +216,14 @@ def _table(report: Report, plan: Plan, timing: Timing) -> Table[tuple[int, Span]
         statement = plan.statements[span.statement]
         if isinstance(statement, Offload | Prefetch):
             copies.append((value_of[statement.register], span))
+        elif span.queue is Queue.COMMUNICATION and isinstance(statement, Compute):
+            moved = [*graph.values_of(statement.node), *graph.nodes[statement.node].inputs]
+            if moved:
+                copies.append((max(moved, key=graph.size.__getitem__), span))
     largest = sorted(copies, key=lambda copy: (-graph.size[copy[0]], copy[1].start))[:_ROWS]
     rows: list[tuple[int, Span] | str] = [*sorted(largest, key=lambda copy: copy[1].start)]
     if (others := len(copies) - len(largest)) > 0:
-        rows.append(f"and {count(others, 'smaller copy', 'smaller copies')}")
+        rows.append(f"and {count(others, 'smaller one', 'smaller ones')}")
 
     def column(title: str, value: Callable[[int, Span], Any], format: Format, *, numeric: bool = True) -> Column[Any]:
         """A column of copies, which is empty in the row that counts the others."""
