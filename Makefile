@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models foreign ablation torch-versions clean
+.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models foreign truth ablation torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -190,6 +190,16 @@ foreign: build/models-venv/.ready
 build/models-venv/.ready: constraints.txt benchmarks/models/requirements.txt
 	$(PYTHON) -m venv build/models-venv
 	build/models-venv/bin/python -m pip install -q -c constraints.txt -r benchmarks/models/requirements.txt -e '.[torch]'
+	touch $@
+
+# What `remat fits`, accelerate and torch-kitsune predict for the models of that suite, and what training them is measured to
+# take: about an hour on one core; a later run only does what is missing.
+truth: build/fits-venv/.ready
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) build/fits-venv/bin/python -m benchmarks.fits $(ASKED)
+
+build/fits-venv/.ready: constraints.txt benchmarks/models/requirements.txt benchmarks/fits/requirements.txt
+	$(PYTHON) -m venv build/fits-venv
+	build/fits-venv/bin/python -m pip install -q -c constraints.txt -r benchmarks/fits/requirements.txt -e '.[torch]'
 	touch $@
 
 # The frontends' tests on the other versions of PyTorch that are supported; by network, and as it comes: with CUDA, 5 GB each.

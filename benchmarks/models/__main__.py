@@ -56,8 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
 class Kept:
     """The answers so far, in a file."""
 
-    def __init__(self, path: Path, limit_s: float, models: Sequence[Listed]) -> None:
-        self.path, self.limit_s = path, limit_s
+    def __init__(
+        self, path: Path, limit_s: float, models: Sequence[Listed], libraries: Sequence[str] = LIBRARIES
+    ) -> None:
+        self.path, self.limit_s, self.libraries = path, limit_s, libraries
         self.order = {model.name: k for k, model in enumerate(models)}
         self.document: dict[str, Any] = {"rows": {}}
         if path.is_file():
@@ -77,7 +79,7 @@ class Kept:
         self.write()
 
     def write(self) -> None:
-        packages = {name: version(name) for name in LIBRARIES}
+        packages = {name: version(name) for name in self.libraries}
         told = versions()
         self.document |= {
             "limit_s": self.limit_s,

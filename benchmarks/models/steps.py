@@ -3,6 +3,7 @@
 import json
 import tempfile
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ STEPS = ("export", "fullgraph", "solve60", "run60", "solve80", "run80", "fit", "
 """All steps, in the order in which they run for a model."""
 FOREIGN_STEPS = ("told", "untold")
 """Those of the foreign models."""
+_ANSWERS = {"fits": "benchmarks.fits.answers"} | dict.fromkeys(FOREIGN_STEPS, "benchmarks.models.foreign")
+"""The modules that answer steps besides those of the suite's training."""
 LIMITS_S = {
     "export": 300,
     "fullgraph": 300,
@@ -23,6 +26,7 @@ LIMITS_S = {
     "checkpoint": 400,
     "told": 400,
     "untold": 400,
+    "fits": 500,
 }
 _LIBRARIES = {"transformers": "transformers.integrations.moe"}
 """The modules that define operators of a namespace."""
@@ -74,11 +78,7 @@ def perform(step: str, model: Listed, limit_s: float) -> dict[str, Any]:
         path = Path(folder) / "answer.json"
 
         def work() -> None:
-            if step in FOREIGN_STEPS:
-                from benchmarks.models.foreign import answer
-            else:
-                from benchmarks.models.training import answer
-
+            answer = import_module(_ANSWERS.get(step, "benchmarks.models.training")).answer
             path.write_text(json.dumps(answer(kind, model, limit_s)), encoding="utf-8")
 
         ended = forked(work, limit)

@@ -44,11 +44,15 @@ class Subject:
     def copied(self) -> Any:
         return copy.deepcopy(self.module)
 
+    def loss_of(self, module: Any) -> Any:
+        """The loss of a module for the inputs."""
+        named = isinstance(self.inputs, Mapping)
+        return self.loss(module(**self.inputs) if named else module(*self.inputs))
+
     def step(self, owner: Any, module: Any) -> float:
         """A forward and a backward pass; the loss."""
         owner.zero_grad(set_to_none=True)
-        named = isinstance(self.inputs, Mapping)
-        loss = self.loss(module(**self.inputs) if named else module(*self.inputs))
+        loss = self.loss_of(module)
         loss.backward()
         return float(loss.detach())
 
@@ -68,9 +72,7 @@ class Subject:
 
     def fixed_bytes(self) -> int:
         """Bytes of parameters, buffers and inputs."""
-        tensors = [*self.module.parameters(), *self.module.buffers(), *_tensors(self.inputs)]
-        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-        return sum(storages.values())
+        return storage_bytes([*self.module.parameters(), *self.module.buffers(), *tensors_of(self.inputs)])
 
     def peak_bytes(self, owner: Any, module: Any) -> int:
         """Most bytes that PyTorch hands out during a step, by the events of its profiler, and the fixed ones."""
@@ -107,11 +109,17 @@ def _kept(tensor: Any) -> Any:
     return None if tensor is None else tensor.detach().clone()
 
 
-def _tensors(tree: Any) -> list[Any]:
+def storage_bytes(tensors: Sequence[Any]) -> int:
+    """Bytes of the memory that tensors lie in, that of several counted once."""
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def tensors_of(tree: Any) -> list[Any]:
+    """All tensors in nested tuples, lists and mappings."""
     if isinstance(tree, torch.Tensor):
         return [tree]
     items = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list | tuple) else ()
-    return [tensor for item in items for tensor in _tensors(item)]
+    return [tensor for item in items for tensor in tensors_of(item)]
 
 
 def differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
@@ -305,8 +313,7 @@ def fullgraph(subject: Subject) -> dict[str, Any]:
         return graph.forward
 
     def step() -> Any:
-        named = isinstance(subject.inputs, Mapping)
-        return subject.loss(subject.module(**subject.inputs) if named else subject.module(*subject.inputs))
+        return subject.loss_of(subject.module)
 
     try:
         torch.compile(step, backend=backend, fullgraph=True, dynamic=False)()

@@ -1,0 +1,183 @@
+"""The page of what ``remat fits`` and other tools predict: errors of each, and a row per model."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks.frame import Column, Table, columns
+from benchmarks.models.listing import LIMIT_S, MODELS
+from benchmarks.page import measured_on, written_table
+from remat_cli.planning.fits import BEST, BLOCKS, WITHOUT
+
+_HEAD = """\
+# Predicted and measured memory of training
+
+Made by `make truth` from `fits.json`; do not edit. The models of [the suite](../../models/results/models.md), in small
+sizes and with random weights: a forward and a backward pass and a step of AdamW (`foreach`) on one core of a CPU. What
+is measured is the most that PyTorch's allocator hands out during the third step, by the events of PyTorch's profiler,
+with parameters, buffers, inputs and the state of the optimizer. An error is predicted / measured - 1. The search for a
+plan had {limit}.
+
+- *remat fits*: the module, its batch and its loss, captured without numbers. *With workspace*: each operation has run
+  once on this CPU to see what its kernel allocates meanwhile, as `remat profile` and `fit` do.
+- *eager mode as on a GPU*: dropout in eager mode keeps its input and a mask of floating-point numbers on a CPU, and a
+  mask of booleans on a GPU. Here it runs the operator of the GPU.
+- *accelerate*: "Training using Adam" of `accelerate estimate-memory`: four times the parameters and buffers, in
+  float32. It counts no results of layers, no inputs and no temporary tensors of the optimizer, and knows no batch. The
+  command takes names on the Hugging Face hub, so its functions were called with the same modules.
+- *torch-kitsune*: `predict_memory` for the same module, with the shape of its first input and AdamW: parameters,
+  gradients, state, the sum of the results of layers, and 15% of all that as a margin. A model whose forward pass it
+  cannot follow with one input of floating-point numbers gets formulas for some types of layers. It counts no loss.
+
+Neither of these two predicts recomputation.
+"""
+_SUMMARY = Table(
+    "summary",
+    "",
+    (
+        *columns("text", tool="prediction", against="measured"),
+        Column("models", "models", "count"),
+        *columns("text", median="median error", worst="worst error", low="lowest", high="highest", near="within 1%"),
+    ),
+)
+_ROWS = Table(
+    "models",
+    "",
+    (
+        *columns("text", family="family", model="model"),
+        *columns("bytes", eager="eager mode", gpu="as on a GPU"),
+        *columns("text", without="remat fits", blocks="every block", best="best plan", memory="in"),
+        *columns("text", accelerate="accelerate", kitsune="torch-kitsune"),
+    ),
+)
+_REFUSED = Table("refused", "", columns("text", model="model", reason="reason"))
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """The page of all answers."""
+    rows = {m.name: document["rows"][m.name]["fits"] for m in MODELS if "fits" in document["rows"].get(m.name, {})}
+    parts = [_HEAD.format(limit=f"{document.get('limit_s', LIMIT_S):g} s"), "## Errors\n"]
+    parts += [written_table(_SUMMARY, summary(list(rows.values()))), _sentences(rows)]
+    families = {model.name: model.family for model in MODELS}
+    shown = [_row(families[name], name, row) for name, row in rows.items() if "others" in row]
+    parts += ["## Models\n", "Errors, each against what the same way to train was measured to take.\n"]
+    parts.append(written_table(_ROWS, shown))
+    refused = [{"model": name, "reason": _reason(row)} for name, row in rows.items() if not row["ok"]]
+    if refused:
+        parts += ["## Not predicted\n", written_table(_REFUSED, refused)]
+    if "machine" in document:
+        commits = sorted({row["commit"] for row in rows.values()})
+        parts.append(f"{document['date']} at commit {', '.join(commits)}.\n")
+        parts.append(f"Measured on: {measured_on(document)}\n")
+    return "\n".join(parts)
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each kind of prediction: the median and the largest of the absolute errors, and both ends."""
+    ours, all_rows = [row for row in rows if row["ok"]], [row for row in rows if "others" in row]
+    kinds = [
+        ("remat fits", "eager mode as on a GPU", [_off(r["by_graph"][WITHOUT], r["gpu_dropout"]) for r in ours]),
+        ("remat fits", "eager mode on a CPU", [_off(r["by_graph"][WITHOUT], r["measured"]["eager"]) for r in ours]),
+        ("with workspace", "eager mode as on a GPU", [_off(r["predicted"][WITHOUT], r["gpu_dropout"]) for r in ours]),
+    ]
+    kinds += [
+        ("with workspace", f"by plan: {name}", [error for r in ours for error in _of_plan(r, name)])
+        for name in (WITHOUT, BLOCKS, BEST)
+    ]
+    kinds += [
+        (title, against, [_off(tool(r), measured(r)) for r in all_rows])
+        for title, tool in _OTHERS
+        for against, measured in (("eager mode on a CPU", _eager), ("eager mode as on a GPU", _gpu))
+        if against == "eager mode on a CPU" or title != "torch-kitsune without its margin"
+    ]
+    return [{"tool": tool, "against": against, **_figures(errors)} for tool, against, errors in kinds if errors]
+
+
+def _eager(row: Mapping[str, Any]) -> int:
+    return int(row["measured"]["eager"])
+
+
+def _gpu(row: Mapping[str, Any]) -> int:
+    """The peak as on a GPU; as on a CPU where that was not measured."""
+    return int(row.get("gpu_dropout", _eager(row)))
+
+
+_OTHERS = (
+    ("accelerate", lambda row: row["others"]["accelerate"]),
+    ("torch-kitsune", lambda row: row["others"]["kitsune"]),
+    ("torch-kitsune without its margin", lambda row: row["others"]["kitsune"] - row["others"]["kitsune_margin"]),
+)
+
+
+def _figures(errors: Sequence[float]) -> dict[str, Any]:
+    sizes = [abs(error) for error in errors]
+    return {
+        "models": len(errors),
+        "median": _share(statistics.median(sizes)),
+        "worst": _share(max(sizes)),
+        "low": _signed(min(errors)),
+        "high": _signed(max(errors)),
+        "near": f"{sum(size <= 0.01 for size in sizes)} of {len(sizes)}",
+    }
+
+
+def _share(size: float) -> str:
+    return f"{size:.1%}" if size >= 0.09995 else f"{size:.2%}"
+
+
+def _signed(error: float) -> str:
+    return ("+" if error >= 0 else "-") + _share(abs(error))
+
+
+def _off(predicted: int, measured: int) -> float:
+    return predicted / measured - 1
+
+
+def _of_plan(row: Mapping[str, Any], name: str) -> Iterator[float]:
+    """The error for a plan, if there is one and it ran."""
+    if name in row["predicted"] and isinstance(row["measured"].get(name), int):
+        yield _off(row["predicted"][name], row["measured"][name])
+
+
+def _row(family: str, name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    def plan(which: str) -> str:
+        if not row["ok"] or which not in row["predicted"]:
+            return ""
+        return "".join(map(_signed, _of_plan(row, which))) or "**failed**"
+
+    return {
+        "family": family,
+        "model": name,
+        "eager": _eager(row),
+        "gpu": row.get("gpu_dropout"),
+        "without": _signed(_off(row["by_graph"][WITHOUT], row["gpu_dropout"])) if row["ok"] else "",
+        "blocks": plan(BLOCKS),
+        "best": plan(BEST),
+        "memory": f"{row['share']:.0%}" if "share" in row else "",
+        "accelerate": _signed(_off(row["others"]["accelerate"], _eager(row))),
+        "kitsune": _signed(_off(row["others"]["kitsune"], _eager(row))),
+    }
+
+
+def _sentences(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    ours = [row for row in rows.values() if row["ok"]]
+    failed = {
+        f"{name} ({which})": text
+        for name, row in rows.items()
+        for which, text in row.get("measured", {}).items()
+        if not isinstance(text, int)
+    }
+    formulas = sum(row["others"]["kitsune_formulas"] for row in rows.values() if "others" in row)
+    lines = [
+        f"- models measured: {len(rows)} of the {len(MODELS)} of the suite; remat fits refuses {len(rows) - len(ours)}",
+        f"- of those predicted, the step of the optimizer takes the most for {sum(row['update'] for row in ours)}",
+        f"- the best plan has 60% of the memory for {sum(row.get('share') == 0.6 for row in ours)}, 80% or 90% for "
+        f"{sum(row.get('share', 0) > 0.6 for row in ours)}; for the others no plan was found that takes so little",
+        f"- torch-kitsune had formulas for {formulas}",
+    ]
+    lines += [f"- {name} did not run: {text}" for name, text in failed.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _reason(row: Mapping[str, Any]) -> str:
+    return str(row["problem"]).partition("\n")[0][:300]

@@ -1,0 +1,61 @@
+"""What ``remat fits`` and other tools predict for the suite, without its libraries: an answer, and the page."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fits import page
+from benchmarks.models.forking import forked
+from benchmarks.models.listing import FOREIGN, MODELS
+from remat_cli.planning.fits import BEST, BLOCKS, WITHOUT
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "fits" / "results"
+
+
+def test_a_model_is_measured_to_take_what_is_predicted(tmp_path) -> None:
+    [model] = [model for model in FOREIGN if model.name == "coupling_flow"]
+
+    def work() -> None:
+        from benchmarks.fits.answers import own
+        from benchmarks.models.training import Subject
+
+        (tmp_path / "found.json").write_text(json.dumps(own(Subject(model), model, 3)))
+
+    ended = forked(work, 200)
+    assert ended.code == 0, ended.err
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["ok"]
+    assert found["by_graph"][WITHOUT] == pytest.approx(found["gpu_dropout"], rel=0.01)
+    assert {WITHOUT, BEST} <= found["predicted"].keys()
+    for name, predicted in found["predicted"].items():
+        assert found["measured"][name] == pytest.approx(predicted, rel=0.01)
+    assert found["predicted"][BEST] <= found["share"] * found["predicted"][WITHOUT]
+
+
+def test_errors_are_against_the_same_way_to_train() -> None:
+    row = {
+        "ok": True,
+        "update": False,
+        "share": 0.6,
+        "by_graph": {WITHOUT: 99, BLOCKS: 50},
+        "predicted": {WITHOUT: 101, BLOCKS: 50, BEST: 60},
+        "measured": {"eager": 110, WITHOUT: 101, BLOCKS: 50, BEST: "it broke"},
+        "gpu_dropout": 100,
+        "others": {"accelerate": 55, "kitsune": 220, "kitsune_margin": 20, "kitsune_formulas": True},
+        "commit": "0",
+    }
+    refused = {"ok": False, "problem": "no", "measured": {"eager": 100}, "commit": "0"}
+    refused["others"] = row["others"] | {"accelerate": 150}
+    found = {(line["tool"], line["against"]): line for line in page.summary([row, refused])}
+    assert found["remat fits", "eager mode as on a GPU"]["low"] == "-1.00%"
+    assert found["remat fits", "eager mode on a CPU"]["worst"] == "10.0%"
+    assert found["with workspace", f"by plan: {BLOCKS}"]["worst"] == "0.00%"
+    assert ("with workspace", f"by plan: {BEST}") not in found
+    accelerate = found["accelerate", "eager mode on a CPU"]
+    assert [accelerate[key] for key in ("models", "low", "high", "near")] == [2, "-50.0%", "+50.0%", "0 of 2"]
+    assert found["torch-kitsune", "eager mode on a CPU"]["high"] == "+120.0%"
+    text = page.page({"rows": {MODELS[0].name: {"fits": row}, MODELS[1].name: {"fits": refused}}})
+    assert f"{MODELS[0].name} (best plan) did not run: it broke" in text
+    assert f"| {MODELS[1].name} | no |" in text
+    assert "**failed**" in text
