@@ -23,8 +23,6 @@ from remat_cli.planning.fits import BEST, BLOCKS, WITHOUT, Choice
 SHARES = (0.6, 0.8, 0.9)
 """Memory for the best plan, as shares of what the step takes without recomputation; the first that a plan fits."""
 _ROOM = 10**15
-_SEARCH = 1.0
-"""Seconds for the least memory, which nothing here asks for."""
 
 
 def answer(_step: str, model: Listed, limit_s: float) -> dict[str, Any]:
@@ -47,7 +45,8 @@ def own(subject: Subject, model: Listed, limit_s: float) -> dict[str, Any]:
     except RematError as error:
         return found | {"ok": False, "refused_by": type(error).__name__, "problem": error.message}
     found["update"] = choices[0].in_update
-    found["measured"] |= {choice.name: _by_plan(subject, choice.plan) for choice in choices}
+    planned = [choice for choice in choices if choice.name != WITHOUT]
+    found["measured"] |= {choice.name: _by_plan(subject, choice.plan) for choice in planned}
     _keep_what_a_gpu_keeps()
     return found | {"gpu_dropout": _eager(subject), "ok": True}
 
@@ -56,21 +55,19 @@ def _predicted(model: Listed, limit_s: float, found: dict[str, Any]) -> list[Cho
     """The ways to train on this CPU."""
     from remat_cli.frontends.torch.measure.memory import with_workspaces
 
-    source = f"torch:{model.file}:{model.name}"
-    options = remat_cli.SolveOptions(time_limit_s=_SEARCH)
-    asked = remat_cli.fits(source, f"{_ROOM}B", optimizer="adamw", context=0, options=options).fits
+    source, limits = f"torch:{model.file}:{model.name}", remat_cli.SolveOptions(time_limit_s=limit_s)
+    asked = remat_cli.fits(source, f"{_ROOM}B", optimizer="adamw", context=0, options=limits).fits
     bare = replace(asked.need, reserved=None)  # no gaps of CUDA's allocator
     of_graph = [planning.choice_of(c.name, bare, c.solved) for c in asked.choices if c.name in {WITHOUT, BLOCKS}]
     found["by_graph"] = {choice.name: choice.total_bytes for choice in of_graph}
     need = replace(bare, graph=with_workspaces(bare.graph))
-    choices = [c for c in planning.fits(need, _ROOM, options).choices if c.name in {WITHOUT, BLOCKS}]
-    limits = remat_cli.SolveOptions(time_limit_s=limit_s)
+    whole = planning.choice_of(WITHOUT, need, remat_cli.solve(need.graph, None)).total_bytes
     for share in SHARES:
-        best = planning.fits(need, int(share * choices[0].total_bytes), limits).choice(BEST)
-        if best is not None:
+        answer = planning.fits(need, int(share * whole), limits)
+        if answer.choice(BEST) is not None:
             found["share"] = share
-            choices.append(best)
             break
+    choices = [choice for choice in answer.choices if choice.name in {WITHOUT, BLOCKS, BEST}]
     found["predicted"] = {choice.name: choice.total_bytes for choice in choices}
     return choices
 

@@ -82,7 +82,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
     kinds += [
         ("with workspace", f"by plan: {name}", [error for r in ours for error in _of_plan(r, name)])
-        for name in (WITHOUT, BLOCKS, BEST)
+        for name in (BLOCKS, BEST)
     ]
     kinds += [
         (title, against, [_off(tool(r), measured(r)) for r in all_rows])

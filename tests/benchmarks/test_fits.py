@@ -29,7 +29,8 @@ def test_a_model_is_measured_to_take_what_is_predicted(tmp_path) -> None:
     assert found["by_graph"][WITHOUT] == pytest.approx(found["gpu_dropout"], rel=0.01)
     assert {WITHOUT, BEST} <= found["predicted"].keys()
     for name, predicted in found["predicted"].items():
-        assert found["measured"][name] == pytest.approx(predicted, rel=0.01)
+        measured = found["gpu_dropout"] if name == WITHOUT else found["measured"][name]
+        assert measured == pytest.approx(predicted, rel=0.01)
     assert found["predicted"][BEST] <= found["share"] * found["predicted"][WITHOUT]
 
 
@@ -40,7 +41,7 @@ def test_errors_are_against_the_same_way_to_train() -> None:
         "share": 0.6,
         "by_graph": {WITHOUT: 99, BLOCKS: 50},
         "predicted": {WITHOUT: 101, BLOCKS: 50, BEST: 60},
-        "measured": {"eager": 110, WITHOUT: 101, BLOCKS: 50, BEST: "it broke"},
+        "measured": {"eager": 110, BLOCKS: 50, BEST: "it broke"},
         "gpu_dropout": 100,
         "others": {"accelerate": 55, "kitsune": 220, "kitsune_margin": 20, "kitsune_formulas": True},
         "commit": "0",
