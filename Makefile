@@ -203,6 +203,7 @@ build/fits-venv/.ready: constraints.txt benchmarks/models/requirements.txt bench
 	touch $@
 
 # The frontends' tests on the other versions of PyTorch that are supported; by network, and as it comes: with CUDA, 5 GB each.
+# Below 2.13, those of plans for Inductor are left out, which are refused there.
 TORCH_VERSIONS ?= 2.11.0 2.12.1 2.14.1 2.15.0
 torch-versions:
 	for v in $(TORCH_VERSIONS); do \

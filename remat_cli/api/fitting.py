@@ -110,6 +110,7 @@ def fit(
             host memory is pinned. If PyTorch divides the module into several graphs, each may use an equal part of it.
         compiler: What runs the step: ``eager``, operation by operation; or ``inductor``, as ``torch.compile`` does,
             with the results of that, and without a ``host``. All results of the module then count as taking a gradient.
+            It needs PyTorch 2.13.
 
     Returns:
         The module. ``fitted(module)`` says what eager mode, the plan and any plan need.

@@ -57,7 +57,7 @@ def export_torch(text: str, *, device: str = "cpu", cost: str = "device", compil
     Raises:
         CaptureFailed: If the step cannot be captured as one graph.
         UsageError: If there is no such function, device, cost model or compiler.
-        FrameworkUnavailable: If PyTorch is missing, or was not built for the device.
+        FrameworkUnavailable: If PyTorch is missing, was not built for the device, or is too old for the compiler.
     """
     from remat_cli.frontends.torch import export
 
@@ -241,7 +241,7 @@ def remat_backend(
         compiler: What the plans are for, as for :func:`export_torch`.
 
     Raises:
-        FrameworkUnavailable: If PyTorch is missing.
+        FrameworkUnavailable: If PyTorch is missing, or too old for the compiler.
         UsageError: If a plan is not valid, or its graph is not of PyTorch, or ``unknown`` is neither.
         InputError: If a file holds no plan.
     """

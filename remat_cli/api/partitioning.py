@@ -44,7 +44,7 @@ class RematPartitioner(Partitioner):
     Raises:
         UsageError: If it is neither a plan nor a budget, or the plan is not valid.
         InputError: If a file holds no plan.
-        FrameworkUnavailable: If PyTorch is missing.
+        FrameworkUnavailable: If PyTorch is missing, or older than 2.13.
     """
 
     @door

@@ -5,6 +5,19 @@ import sys
 
 import pytest
 
+from remat_cli.frontends.captured.installed import installed_version, numbers
+from remat_cli.frontends.torch.installed import INDUCTOR_OLDEST
+
+
+def pytest_collection_modifyitems(config, items):
+    """Where plans for Inductor are refused, their tests are left out, but not those of ``compat``."""
+    version = installed_version("torch")
+    if version is None or numbers(version) >= INDUCTOR_OLDEST:
+        return
+    apart = [item for item in items if "inductor" in item.nodeid and "test_torch_compat" not in item.nodeid]
+    config.hook.pytest_deselected(items=apart)
+    items[:] = [item for item in items if item not in apart]
+
 
 def _settle():
     """Collect what is dead, and look at what lives no more: PyTorch's own million objects would take a fifth of all."""

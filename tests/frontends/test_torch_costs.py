@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import remat_cli as remat
 from remat_cli.cli.main import run
 from remat_cli.errors import ExecutionFailed, FrameworkUnavailable, UsageError
 from remat_cli.extras import install_command
@@ -183,6 +185,27 @@ def test_other_versions_of_torch_are_refused(monkeypatch, version, fine):
     else:
         with pytest.raises(FrameworkUnavailable, match=r"from 2\.11 up to, but not including, 2\.16"):
             installed.require_torch()
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cpu"])
+def test_plans_for_compiled_steps_are_refused_with_a_torch_that_does_not_keep_them(monkeypatch, version):
+    monkeypatch.setattr(metadata, "version", lambda name: version)
+    message = rf"plans for Inductor need PyTorch 2\.13 or newer, and {re.escape(version)} is installed"
+    made = remat.solve(export_model(linear, name="x", source="torch:x"), None)
+    refused = (
+        lambda: export_model(linear, name="x", source="torch:x", compiler="inductor"),
+        lambda: remat.fit(*linear()[:2], "1GB", compiler="inductor"),
+        lambda: remat.remat_backend(made, compiler="inductor"),
+        lambda: remat.RematPartitioner("1GB"),
+        lambda: remat.RematPartitioner(made),
+    )
+    for call in refused:
+        with pytest.raises(FrameworkUnavailable, match=message) as caught:
+            call()
+        assert caught.value.hint == "install PyTorch 2.13 or newer, or plan for eager mode"
+    for version in ("2.13.0", "2.14.1+cpu"):
+        monkeypatch.setattr(metadata, "version", lambda name, version=version: version)
+        installed.require_inductor()
 
 
 def test_a_device_that_torch_was_not_built_for_is_refused_before_it_aborts(monkeypatch):

@@ -25,11 +25,10 @@ def require_version(title: str, extra: str, oldest: Version, below: Version, dis
         FrameworkUnavailable: If it is missing, or its version is not supported.
     """
     hint = f"run {install_command(extra)}"
-    version = next(filter(None, map(_version, distributions)), None)
+    version = next(filter(None, map(installed_version, distributions)), None)
     if version is None:
         raise FrameworkUnavailable(f"this needs {title}, which is not installed", hint=hint)
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if not oldest <= numbers < below:
+    if not oldest <= numbers(version) < below:
         supported = f"{'.'.join(map(str, oldest))} up to, but not including, {'.'.join(map(str, below))}"
         raise FrameworkUnavailable(f"this needs {title} from {supported}, and {version} is installed", hint=hint)
 
@@ -57,7 +56,14 @@ def import_libraries(names: Sequence[str]) -> None:
             raise UsageError(f"the library {name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _version(name: str) -> str | None:
+def numbers(version: str) -> Version:
+    """Major and minor version."""
+    major, minor = (int(part) for part in re.findall(r"\d+", version)[:2])
+    return major, minor
+
+
+def installed_version(name: str) -> str | None:
+    """The version of a package; None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

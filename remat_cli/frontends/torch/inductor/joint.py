@@ -17,6 +17,7 @@ from remat_cli.frontends.torch.compat.inductor import inductor, partitioner_base
 from remat_cli.frontends.torch.compat.operators import is_operator, schema
 from remat_cli.frontends.torch.inductor.fusion import fusion
 from remat_cli.frontends.torch.inductor.image_layouts import LAYOUT, lay_out
+from remat_cli.frontends.torch.installed import require_inductor
 from remat_cli.frontends.torch.types import FakeMode, FxGraph, FxNode, GraphModule, Tensor
 
 _COPY = "aten.copy_.default"
@@ -46,9 +47,12 @@ def tracer_of(compiler: str) -> Tracer:
 
     Raises:
         UsageError: If there is no such compiler.
+        FrameworkUnavailable: If it is Inductor, of a PyTorch with which it does not keep to plans.
     """
     if compiler not in TRACERS:
         raise UsageError(f'"{compiler!s}" is not a compiler that plans are for', hint=f"choose {' or '.join(TRACERS)}")
+    if compiler == "inductor":
+        require_inductor()
     return TRACERS[compiler]
 
 

@@ -26,7 +26,7 @@ from remat_cli.frontends.torch.inductor.loops import (
     loops_are_limited,
     loops_join_within_limits,
 )
-from remat_cli.frontends.torch.installed import require_torch
+from remat_cli.frontends.torch.installed import require_inductor, require_torch
 from remat_cli.frontends.torch.tensors import tensors_in
 from remat_cli.frontends.torch.types import GraphModule, Tensor
 from remat_cli.graph.model import Graph
@@ -103,6 +103,9 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
         tensors: The inputs of the graph, in the order of the compiler; None for those that it describes.
         use_of: What is assumed of results; by default all take a gradient and stay, as Inductor assumes.
         planned: Is told of what is divided by plan.
+
+    Raises:
+        FrameworkUnavailable: If Inductor does not keep to plans with this PyTorch.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class Partitioner(_base()):  # type: ignore[misc]  # torch is Any to the type ch
         use_of: UseOf | None = None,
         planned: Planned | None = None,
     ) -> None:
+        require_inductor()
         self._find, self._refuse, self._identity, self._tensors = find, refuse, identity, tensors
         self._use_of, self._planned = use_of or whole_use, planned
 

@@ -108,7 +108,7 @@ def remat_backend(*plans: Plan | str, unknown: Unplanned = "error", compiler: st
         compiler: What the plans are for: ``eager`` or ``inductor``.
 
     Raises:
-        FrameworkUnavailable: If torch is missing.
+        FrameworkUnavailable: If torch is missing, or too old for plans for Inductor.
         UsageError: If a plan is not valid, or its graph is not of this frontend, or an argument is none of its values.
         InputError: If a file holds no plan.
     """
