@@ -182,9 +182,14 @@ class InputError(RematError):
 
 
 class Infeasible(RematError):
-    """No plan fits: the answer is no. ``message`` gives the reason, ``hint`` a budget that works."""
+    """No plan fits: the answer is no. ``message`` gives the reason, ``hint`` a budget that works.
+
+    Attributes:
+        scope: The plans for which that is proven, a value of ``Scope``; empty if the strategy makes but one plan.
+    """
 
     exit_code = ExitCode.NO
+    scope: str = ""
 
 
 class StrategyMismatch(RematError):

@@ -14,6 +14,7 @@ from remat_cli.graph.model import Graph, Node, NodeQueue, Phase
 from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, is_node_link
 from remat_cli.graph.quoting import quote
 from remat_cli.graph.reader import MAX_BYTES, MAX_COST, Fields, plain_number, report_later_inputs
+from remat_cli.graph.regions import regions_to_document, with_regions
 from remat_cli.printable import escaped_json
 from remat_cli.units import TIME_UNITS
 
@@ -69,7 +70,7 @@ def graph_from_document(document: Document, pointer: str = "") -> Graph:
     _check_sums(fields, nodes, sizes, workspaces, fixed_memory, pointer)
     _check_queues(fields, data, pointer)
     fields.finish()
-    return Graph(
+    graph = Graph(
         name=data.get("name", DEFAULT_NAME),
         nodes=tuple(
             Node(
@@ -92,6 +93,10 @@ def graph_from_document(document: Document, pointer: str = "") -> Graph:
         fixed_memory=fixed_memory,
         metadata=data.get("metadata"),
     )
+    if "splits" in data:
+        graph = with_regions(fields, graph, data["splits"], pointer)
+        fields.finish()
+    return graph
 
 
 def graph_to_document(graph: Graph) -> dict[str, Any]:
@@ -108,6 +113,8 @@ def graph_to_document(graph: Graph) -> dict[str, Any]:
         "nodes": [_node_to_document(graph, node) for node in graph.nodes],
         "outputs": [graph.value_name(value) for value in graph.outputs],
     }
+    if graph.splits:
+        document["splits"] = regions_to_document(graph)
     if graph.metadata is not None:
         document["metadata"] = graph.metadata
     return document

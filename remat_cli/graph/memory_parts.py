@@ -33,6 +33,9 @@ def parts_of_values(graph: Graph) -> list[Part]:
     The loss takes what lies between it and the last product, in both directions: logits, their copies in another type,
     probabilities, and the gradients of all these.
     """
+    if graph.origin is not None:  # names in the metadata are those of the whole graph
+        whole = parts_of_values(graph.origin.graph)
+        return [whole[v] for v in graph.origin.values]
     values = range(len(graph.size))
     phases = [graph.nodes[graph.producer[v]].phase for v in values]
     parts = [Part.BACKWARD if phase in {Phase.BACKWARD, Phase.UPDATE} else Part.FORWARD for phase in phases]

@@ -7,7 +7,7 @@ numbered consecutively: node ``i`` makes the values ``first_value[i] .. first_va
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -66,6 +66,57 @@ class Node:
     queue: NodeQueue = NodeQueue.COMPUTE
 
 
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Nodes that run together, part by part, so that a value between two of them is in memory for one part at a time.
+
+    Attributes:
+        id: The id of the node that stands for them where the region is split.
+        nodes: The nodes, by index, ascending.
+        repeats: Other nodes, which it computes again for itself, part by part; ascending.
+        costs: The cost of all parts together, for every number of parts that the region offers.
+        workspaces: Bytes needed while it runs, besides its inputs and outputs, likewise.
+    """
+
+    id: str
+    nodes: tuple[int, ...]
+    repeats: tuple[int, ...]
+    costs: tuple[float, ...]
+    workspaces: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Operations that are split together: all of them, each in the same number of parts, or none.
+
+    Attributes:
+        id: Name of the region.
+        parts: The numbers of parts that it offers, at least 2, ascending.
+        operations: The operations.
+        along: What is divided, for people, such as tokens; may be empty.
+    """
+
+    id: str
+    parts: tuple[int, ...]
+    operations: tuple[Operation, ...]
+    along: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Where a graph with operations in parts comes from.
+
+    Attributes:
+        graph: The graph with whole operations.
+        parts: The number of parts, by the ids of the regions that are split.
+        values: For every value, which value of that graph it is.
+    """
+
+    graph: Graph
+    parts: Mapping[str, int]
+    values: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Graph(ShortRepr):
     """A directed acyclic graph of nodes in execution order (n nodes, V values).
@@ -77,6 +128,8 @@ class Graph(ShortRepr):
         cost_unit: Unit of all costs: ``flops``, ``us``, ...; shown, never converted.
         fixed_memory: Bytes always resident.
         metadata: Where the graph comes from; free-form.
+        splits: Regions that may run in parts.
+        origin: The graph with whole operations, and the regions that are in parts here; None if none is.
         first_value: int[n + 1]; derived.
         producer: int[V], the node that makes each value; derived.
         size: int[V], bytes of each value; derived.
@@ -84,7 +137,7 @@ class Graph(ShortRepr):
         total_cost: The cost of computing every node once, of all queues together; derived.
         overlaps: Whether nodes run in the communication queue. Plans then differ in time, not in cost; derived.
         no_remat_cost: C0, what overheads are compared with: ``total_cost``, or, if queues overlap, the time of every
-            node once in document order with memory without limit; derived.
+            node once in document order with memory without limit; for a graph in parts, that of the whole one; derived.
         least_cost: What every plan costs or takes at least: ``total_cost``, or, if queues overlap, the time that the
             busier one is at work when every node runs once; derived.
     """
@@ -95,6 +148,8 @@ class Graph(ShortRepr):
     cost_unit: str = "unit"
     fixed_memory: int = 0
     metadata: Any = None
+    splits: tuple[Region, ...] = ()
+    origin: Split | None = None
     first_value: tuple[int, ...] = field(init=False, repr=False, compare=False)
     producer: tuple[int, ...] = field(init=False, repr=False, compare=False)
     size: tuple[int, ...] = field(init=False, repr=False, compare=False)
@@ -135,7 +190,8 @@ class Graph(ShortRepr):
         object.__setattr__(self, "total_cost", math.fsum(node.cost for node in self.nodes))
         overlaps = any(node.queue is NodeQueue.COMMUNICATION for node in self.nodes)
         object.__setattr__(self, "overlaps", overlaps)
-        object.__setattr__(self, "no_remat_cost", _time_once(self) if overlaps else self.total_cost)
+        whole = _time_once(self) if overlaps else self.total_cost
+        object.__setattr__(self, "no_remat_cost", whole if self.origin is None else self.origin.graph.no_remat_cost)
         object.__setattr__(self, "least_cost", max(map(self.cost_in, NodeQueue)) if overlaps else self.total_cost)
         object.__setattr__(self, "_derived", {})
 
@@ -151,7 +207,7 @@ class Graph(ShortRepr):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what the graph is made from, and not what is derived."""
         fields = (self.name, self.nodes, self.outputs, self.cost_unit, self.fixed_memory, self.metadata)
-        return type(self), fields
+        return type(self), (*fields, self.splits, self.origin)
 
     def values_of(self, node: int) -> range:
         """Indices of the values that ``node`` makes."""
@@ -188,6 +244,11 @@ class Graph(ShortRepr):
             self._derived[function] = function(self)
         kept: T = self._derived[function]
         return kept
+
+    @property
+    def whole(self) -> Graph:
+        """The graph in which no region is in parts: that of the document, to which costs and budgets are compared."""
+        return self if self.origin is None else self.origin.graph
 
     @property
     def edges(self) -> int:

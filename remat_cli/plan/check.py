@@ -178,7 +178,7 @@ def check(plan: Plan, *, budget_bytes: int | None = None, budget_text: str = "")
         made_for_bytes=plan.budget_bytes,
         replay=result,
         findings=tuple(findings),
-        no_remat_peak_bytes=no_remat_peak(graph),
+        no_remat_peak_bytes=no_remat_peak(graph.whole),
         recomputed=tuple(sorted(recomputed, key=lambda r: (-r.extra_cost, -r.times, r.node))),
         peak_values=tuple(Resident(graph.value_name(v), size) for v, size in result.residents),
         peak_node=_node_at(plan, result.peak_statement),
@@ -201,7 +201,7 @@ def graphs_differ(first: Graph, second: Graph) -> str | None:
 
 def other_graph(planned: Graph, wanted: Graph) -> tuple[Finding, ...]:
     """A finding if ``planned``, the graph of a plan, is not the graph ``wanted``: the first node that differs."""
-    place = graphs_differ(planned, wanted)
+    place = graphs_differ(planned.whole, wanted)
     return () if place is None else (Finding("other-graph", f"the plan is for a different graph: {place}"),)
 
 

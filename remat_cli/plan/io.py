@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.graph.document import Document, Format, read_document, validate
+from remat_cli.graph.document import Document, Format, join, read_document, validate
 from remat_cli.graph.io import (
     document_sha256,
     document_text,
@@ -22,6 +22,7 @@ from remat_cli.graph.io import (
 from remat_cli.graph.model import Graph
 from remat_cli.graph.quoting import quote
 from remat_cli.graph.reader import Fields, plain_number
+from remat_cli.graph.splitting import split
 from remat_cli.plan.host import Host, seconds_in
 from remat_cli.plan.model import (
     COPIES,
@@ -42,6 +43,7 @@ from remat_cli.plan.model import (
 
 SCHEMA = "remat-plan/1"
 SCHEMA_WITH_COPIES = "remat-plan/2"
+_ANY = "any"
 
 
 def load_plan(path: str) -> tuple[Plan, Document]:
@@ -66,6 +68,7 @@ def plan_from_document(document: Document) -> Plan:
     fields = Fields(document)
     host = _host(fields, graph, data.get("host"))
     digest = graph_sha256(graph)
+    graph = _split(fields, graph, data.get("splits", {}))
     if data["graph_sha256"].lower() != digest:
         fields.report(
             "/graph_sha256",
@@ -86,6 +89,7 @@ def plan_from_document(document: Document) -> Plan:
             scope=Scope(claim["scope"]),
             peak=_peak_claim(claim.get("peak")),
             copies=Copies(claim.get("copies", Copies.NONE)),
+            any_split=claim.get("splits") == _ANY,
             stated_gap=float(claim["gap"]),
         ),
         strategy=data["strategy"],
@@ -103,12 +107,14 @@ def plan_to_document(plan: Plan) -> dict[str, Any]:
 
     A plan without copies is a document of version 1, which says nothing of a host.
     """
-    claim, graph, copies = plan.claim, graph_to_document(plan.graph), plan.copies
+    claim, graph, copies = plan.claim, graph_to_document(plan.graph.whole), plan.copies
+    origin = plan.graph.origin
     return {
         "schema": SCHEMA_WITH_COPIES if copies else SCHEMA,
         **({"host": host_to_document(plan.host)} if copies else {}),
         "graph": graph,
         "graph_sha256": document_sha256(graph),
+        **({} if origin is None else {"splits": dict(origin.parts)}),
         "budget": plan.budget_bytes,
         "strategy": plan.strategy,
         "strategy_options": dict(plan.strategy_options),
@@ -122,6 +128,7 @@ def plan_to_document(plan: Plan) -> dict[str, Any]:
             "scope": claim.scope.value,
             **peak_claim_to_document(claim.peak),
             **({"copies": claim.copies.value} if copies else {}),
+            **({"splits": _ANY} if claim.any_split else {}),
         },
         "statements": [_statement_to_document(plan.graph, statement) for statement in plan.statements],
         "provenance": dict(plan.provenance),
@@ -179,6 +186,20 @@ def host_to_document(host: Host | None) -> dict[str, Any]:
         "latency": plain_number(host.latency_s),
         "memory": host.memory_bytes,
     }
+
+
+def _split(fields: Fields, graph: Graph, parts: Mapping[str, int]) -> Graph:
+    """The graph with those regions in parts that the plan names."""
+    regions = {region.id: region.parts for region in graph.splits}
+    for name, count in parts.items():
+        place = join("/splits", name)
+        if name not in regions:
+            hint = fields.closest(name, regions, "splits names regions of the graph by their ids")
+            fields.report(place, f"the graph has no region {quote(name)}", hint)
+        elif count not in regions[name]:
+            offers = ", ".join(map(str, regions[name]))
+            fields.report(place, f"the region does not offer {count} parts", f"it offers {offers}")
+    return graph if fields.problems else split(graph, parts)
 
 
 def _host(fields: Fields, graph: Graph, data: Mapping[str, Any] | None) -> Host | None:

@@ -129,6 +129,7 @@ class Claim:
         scope: The schedules for which the bound and ``optimal`` hold.
         peak: The claim on the peak of a plan made by ``--minimize peak``; else None.
         copies: The copies for which the bound and ``optimal`` hold.
+        any_split: Whether they hold for plans with any regions of the graph in any number of parts that it offers.
         stated_gap: The gap in the document of the plan, next to cost and bound; None for a claim without a document.
     """
 
@@ -138,6 +139,7 @@ class Claim:
     scope: Scope
     peak: PeakClaim | None = None
     copies: Copies = Copies.NONE
+    any_split: bool = False
     stated_gap: float | None = field(default=None, compare=False)
 
     @property
@@ -149,7 +151,8 @@ class Claim:
     def proof(self) -> str:
         """``optimal (any-order)``, or ``gap 1.2% (document-order)``."""
         proof = "optimal" if self.status is ClaimStatus.OPTIMAL else f"gap {format_percent(self.gap)}"
-        return f"{proof} ({self.scope.value}{', any copies' if self.copies is Copies.ANY else ''})"
+        copies, splits = self.copies is Copies.ANY, self.any_split
+        return f"{proof} ({self.scope.value}{', any copies' * copies}{', any split' * splits})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

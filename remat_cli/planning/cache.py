@@ -145,7 +145,7 @@ class PlanCache:
             plan, _ = load_plan(str(path))
         except InputError:
             return None
-        if graph_sha256(plan.graph) != graph_sha256(graph) or not check(plan, budget_bytes=budget_bytes).ok:
+        if graph_sha256(plan.graph.whole) != graph_sha256(graph) or not check(plan, budget_bytes=budget_bytes).ok:
             return None
         return plan if not complete or plan.run.get("outcome") == Outcome.FINISHED.value else None
 

@@ -14,6 +14,7 @@ from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solution_pool import PooledRuns, SolutionPool
 from remat_cli.planning.solved import Solved, replayed
+from remat_cli.planning.splitting import smallest_split
 from remat_cli.running import Abandoned, interruptible, run
 from remat_cli.strategies.annealing.squeeze import squeeze
 from remat_cli.strategies.base import Found, NotFound, Schedule, Task
@@ -49,9 +50,15 @@ def solve_smallest(
     The budget of the plan is that peak. Its claim holds a lower bound on every peak, and the plans it holds for.
     """
     options = options or SolveOptions()
-    if cache is None:
-        return _search(graph, options, listener)
-    return cache.recall_or_search(graph, None, options, lambda _: _search(graph, options, listener), least_peak=True)
+
+    def search() -> Solved:
+        if not graph.splits:
+            return _search(graph, options, listener)
+        return smallest_split(graph, options, lambda one, how: _search(one, how, listener))
+
+    return (
+        search() if cache is None else cache.recall_or_search(graph, None, options, lambda _: search(), least_peak=True)
+    )
 
 
 def _search(graph: Graph, options: SolveOptions, listener: Callable[[Progress], None] | None) -> Solved:

@@ -23,11 +23,13 @@ def refuse_impossible(graph: Graph, budget_bytes: int, asked: Budget | None) -> 
         return
     missing = bound.bytes - budget_bytes
     fixed = f" beside {fixed_words(graph)}" if graph.fixed_memory else ""
-    raise Infeasible(
+    error = Infeasible(
         f"no plan fits {_budget_words(budget_bytes, asked)}: {_bound_words(graph, bound)}{fixed}, "
         f"{_exact(missing)} too much",
         hint=_least_words(graph, bound.bytes, no_remat_peak(graph)),
     )
+    error.scope = Scope.ANY_ORDER
+    raise error
 
 
 def _least_words(graph: Graph, needs: int, no_remat: int) -> str:
@@ -79,9 +81,11 @@ def no_plan(
             return Interrupted(f"interrupted before a plan was found{bound}", hint=hint)
         return LimitReached(worded(lambda reason: f"no plan: {reason}{bound}", answer.reason), hint=hint)
     budget = _budget_words(budget_bytes, asked)
-    return Infeasible(
+    error = Infeasible(
         worded(lambda reason: f"{reason} {budget}", answer.reason), hint=_what_works(graph, answer, budget_bytes)
     )
+    error.scope = answer.scope
+    return error
 
 
 def _what_works(graph: Graph, answer: NotFound, budget_bytes: int | None) -> str:

@@ -11,6 +11,7 @@ from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
 from remat_cli.planning.refusals import STOPPED, no_plan, refuse_impossible
 from remat_cli.planning.solution_pool import PooledRuns, SolutionPool
 from remat_cli.planning.solved import Solved, replayed
+from remat_cli.planning.splitting import cheapest_split
 from remat_cli.planning.warm_start import WarmStart
 from remat_cli.running import interruptible
 from remat_cli.strategies.base import Found, NotFound
@@ -37,7 +38,9 @@ def solve(
     options = options or SolveOptions()
 
     def search(starts: Sequence[WarmStart]) -> Solved:
-        return _search(graph, asked, options, dask, listener, (*near, *starts))
+        if not graph.splits:
+            return _search(graph, asked, options, dask, listener, (*near, *starts))
+        return cheapest_split(graph, options, lambda one, how: _search(one, asked, how, dask, listener, ()))
 
     return search(()) if cache is None else cache.recall_or_search(graph, asked, options, search)
 
@@ -51,7 +54,7 @@ def _search(
     near: Sequence[WarmStart],
 ) -> Solved:
     """A plan by a search, replayed."""
-    budget_bytes = None if asked is None else asked.bytes_for(no_remat_peak(graph))
+    budget_bytes = None if asked is None else asked.bytes_for(no_remat_peak(graph.whole))
     job = Job.of(graph, options, listener, near)
     if budget_bytes is not None:
         refuse_impossible(graph, budget_bytes, asked)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat_cli.control import Ending
 from remat_cli.errors import SHOWN_PROBLEMS
+from remat_cli.graph.model import Graph, Split
 from remat_cli.plan.check import OVER_BUDGET, Report
 from remat_cli.plan.queues import Queue
 from remat_cli.plan.replay import Severity
@@ -105,6 +106,8 @@ def _summary(
     against = "the same as no-remat" if peak == before else f"{share_words(peak, before)} of no-remat" if before else ""
     rows.append(("peak", f"{exact_bytes(peak)}{', ' if against else ''}{against}"))
     rows.append(("cost", cost_line(report)))
+    if graph.origin is not None:
+        rows.append(("in parts", style.clean(_parts_words(graph.origin, graph))))
     if report.queues:
         rows += queue_rows(report)
     if report.order is not None:
@@ -140,7 +143,7 @@ def budget_rows(report: Report, style: Style) -> list[tuple[str, str]]:
 
 def cost_line(report: Report) -> str:
     """The cost and the part of it that is recomputation."""
-    graph, cost = report.graph, report.replay.time
+    graph, cost = report.graph.whole, report.replay.time
     words = cost_words(cost, graph.cost_unit)
     if report.queues and report.valid:
         again = report.replay.cost - graph.total_cost
@@ -148,12 +151,21 @@ def cost_line(report: Report) -> str:
         return f"{words}, {format_percent(report.overhead)} over no-remat; {extra}; {stall_words(report)}"
     if not report.valid and cost < graph.no_remat_cost:
         return f"{words}; computing every node once costs {cost_words(graph.no_remat_cost, graph.cost_unit)}"
-    if not report.recomputed:
-        return f"{words}; nothing is recomputed"
-    if graph.no_remat_cost == 0 or all(r.extra_cost == 0 for r in report.recomputed):
+    once = "" if report.recomputed else "; nothing is recomputed"
+    if once and graph is report.graph:
+        return f"{words}{once}"
+    if graph.no_remat_cost == 0 or (report.recomputed and all(r.extra_cost == 0 for r in report.recomputed)):
         return f"{words}; recomputation costs nothing"
     extra = cost_words(cost - graph.no_remat_cost, graph.cost_unit)
-    return f"{words}, {format_percent(report.overhead)} over no-remat (+{extra})"
+    return f"{words}, {format_percent(report.overhead)} over no-remat (+{extra}){once}"
+
+
+def _parts_words(origin: Split, graph: Graph) -> str:
+    """Which regions are in parts, of what, and what that costs."""
+    along = {region.id: f" of the {region.along}" if region.along else "" for region in origin.graph.splits}
+    words = ", ".join(f"{region} in {parts} parts{along[region]}" for region, parts in origin.parts.items())
+    more = graph.total_cost - origin.graph.total_cost
+    return f"{words}: {'+' * (more >= 0)}{cost_words(more, graph.cost_unit)}"
 
 
 def queue_rows(report: Report) -> list[tuple[str, str]]:

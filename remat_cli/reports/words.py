@@ -200,15 +200,18 @@ def certainty(report: Report) -> str:
     is a claim of the strategy.
     """
     claim, unit = report.claim, report.graph.cost_unit
-    base, cost = report.graph.least_cost, report.replay.time
-    if report.valid and cost <= base * (1 + SAME_COST) and report.graph.overlaps:
+    base, cost, offers = report.graph.least_cost, report.replay.time, report.graph.whole.splits
+    if report.valid and cost <= base * (1 + SAME_COST) and report.graph.overlaps and not offers:
         return "certainly optimal: it takes no longer than one of the queues needs for computing every node once"
-    if report.valid and cost <= base * (1 + SAME_COST):
+    if report.valid and cost <= base * (1 + SAME_COST) and not offers:
         return "certainly optimal: every plan computes every node at least once, and this one does no more"
     among, none = f"{AMONG[claim.scope]} ({claim.scope.value})", f"{_NONE[claim.scope]} ({claim.scope.value})"
     if report.host is not None:
         copies = _COPIES[claim.copies]
         among, none = f"{among} {copies}", f"{none} {copies}"
+    if offers:
+        splits = "with any split that the graph offers" if claim.any_split else "with the same regions in parts"
+        among, none = f"{among} {splits}", f"{none} {splits}"
     bound = cost_words(claim.lower_bound, unit)
     gap = percent_gap(report.gap).replace("<", "less than ")
     beyond = _beyond(claim.scope)
@@ -219,7 +222,7 @@ def certainty(report: Report) -> str:
         return f"proven optimal among {among}{open_gap}{beyond}"
     if report.gap <= SAME_COST:
         return f"as cheap as the lower bound: {none} is cheaper{beyond}"
-    if claim.lower_bound <= base * (1 + SAME_COST):
+    if claim.lower_bound <= base * (1 + SAME_COST) and not offers:
         least = cost_words(base, unit)
         what = "time of the busier queue" if report.graph.overlaps else "cost"
         return f"no proof: the only known bound is the {what} without recomputation, {least}"

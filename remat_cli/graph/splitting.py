@@ -1,0 +1,137 @@
+"""From a graph with regions that may run in parts to the graph in which some of them do."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from remat_cli.graph.model import Graph, Node, Operation, Phase, Split
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A node of the new graph.
+
+    Attributes:
+        nodes: Nodes that it stands for, ascending.
+        repeats: Nodes that it computes for itself, ascending.
+        operation: The operation, with the index of its number of parts; None for a node that stays as it is.
+    """
+
+    nodes: tuple[int, ...]
+    repeats: tuple[int, ...] = ()
+    operation: tuple[Operation, int, int] | None = None
+
+    def reads(self, graph: Graph) -> list[int]:
+        """The values that come from outside, in the order in which they are first read."""
+        own = {*self.nodes, *self.repeats}
+        inputs = chain.from_iterable(graph.nodes[i].inputs for i in sorted(own))
+        return list(dict.fromkeys(v for v in inputs if graph.producer[v] not in own))
+
+
+def split(graph: Graph, parts: Mapping[str, int]) -> Graph:
+    """``graph`` with some of its regions in parts.
+
+    An operation becomes one node. It reads what its nodes read from outside, and makes those of their values that other
+    nodes read or that are outputs of the graph. It takes the place of the last of its nodes, or comes as early
+    after that as its inputs allow. All other nodes stay in order.
+
+    Args:
+        graph: A graph in which nothing is split.
+        parts: The number of parts, by the ids of the regions to split.
+
+    Raises:
+        ValueError: If the graph offers no such region or number, or if operations would wait for each other.
+    """
+    steps = _steps(graph, parts)
+    order = _ordered(graph, steps)
+    wanted = {v for step in steps for v in step.reads(graph)} | set(graph.outputs)
+    number: dict[int, int] = {}
+    nodes = []
+    for step in order:
+        made = [v for i in step.nodes for v in graph.values_of(i) if step.operation is None or v in wanted]
+        inputs = tuple(number[v] for v in step.reads(graph))
+        number |= {v: len(number) + k for k, v in enumerate(made)}
+        nodes.append(_node(graph, step, inputs, made))
+    return Graph(
+        graph.name,
+        tuple(nodes),
+        tuple(sorted(number[v] for v in graph.outputs)),
+        graph.cost_unit,
+        graph.fixed_memory,
+        graph.metadata,
+        origin=Split(graph, dict(parts), tuple(number)) if parts else None,
+    )
+
+
+def waits_in_a_circle(graph: Graph) -> bool:
+    """Whether operations would wait for each other if every region were split; if not, none would if some are."""
+    try:
+        _ordered(graph, _steps(graph, {region.id: region.parts[0] for region in graph.splits}))
+    except ValueError:
+        return True
+    return False
+
+
+def _steps(graph: Graph, parts: Mapping[str, int]) -> list[_Step]:
+    """All nodes of the new graph, in the order of the last nodes that they stand for."""
+    regions = {region.id: region for region in graph.splits}
+    steps = []
+    for name, count in parts.items():
+        region = regions.get(name)
+        if region is None or count not in region.parts:
+            raise ValueError(f"the graph does not offer {name} in {count} parts")
+        at = region.parts.index(count)
+        steps += [_Step(o.nodes, o.repeats, (o, at, count)) for o in region.operations]
+    taken = {i for step in steps for i in step.nodes}
+    steps += [_Step((i,)) for i in range(len(graph.nodes)) if i not in taken]
+    return sorted(steps, key=lambda step: step.nodes[-1])
+
+
+def _ordered(graph: Graph, steps: Sequence[_Step]) -> Iterator[_Step]:
+    """The steps, each after those that make what it reads, and else in their order.
+
+    Raises:
+        ValueError: If steps wait for each other.
+    """
+    maker = {v: k for k, step in enumerate(steps) for i in step.nodes for v in graph.values_of(i)}
+    before = [{maker[v] for v in step.reads(graph)} for step in steps]
+    after: list[list[int]] = [[] for _ in steps]
+    for k, makers in enumerate(before):
+        for one in makers:
+            after[one].append(k)
+    waiting = [len(makers) for makers in before]
+    ready = [k for k, count in enumerate(waiting) if not count]
+    order = []
+    while ready:
+        order.append(steps[k := heapq.heappop(ready)])
+        for reader in after[k]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) < len(steps):
+        raise ValueError("operations in parts would wait for each other")
+    return iter(order)
+
+
+def _node(graph: Graph, step: _Step, inputs: tuple[int, ...], made: Sequence[int]) -> Node:
+    nodes = [graph.nodes[i] for i in step.nodes]
+    sizes = tuple(graph.size[v] for v in made)
+    if step.operation is None:
+        return replace(nodes[0], inputs=inputs)
+    operation, at, count = step.operation
+    offload = tuple(graph.may_offload(v) for v in made)
+    phases = {node.phase for node in nodes}
+    return Node(
+        operation.id,
+        operation.costs[at],
+        inputs,
+        sizes,
+        operation.workspaces[at],
+        all(node.recompute for node in nodes),
+        offload[0] if len(set(offload)) == 1 else offload or True,
+        f"split in {count}",
+        phases.pop() if len(phases) == 1 else None if None in phases else Phase.LOSS,
+    )
