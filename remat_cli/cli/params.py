@@ -226,7 +226,8 @@ def require_drawing(format: str, cdn: bool) -> None:
 Options = TypeVar("Options", bound=SolveOptions)
 
 _FIELDS = {"time_limit": "time_limit_s"} | {
-    name: name for name in ("strategy", "solver", "gap", "threads", "seed", "write_model", "solver_log", "reorder")
+    name: name
+    for name in ("strategy", "solver", "gap", "threads", "seed", "write_model", "solver_log", "reorder", "split")
 }
 """The options of commands that are fields of ``SolveOptions``, with the names of the fields."""
 

@@ -39,7 +39,7 @@ def graph_in(path: str, keys: str | None, out: Output) -> Graph:
     if isinstance(subject, Graph):
         return subject
     out.note(f"remat: {path} is a plan; solving the graph in it")
-    return subject.graph
+    return subject.graph.whole
 
 
 def solve_one(

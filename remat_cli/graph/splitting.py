@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from remat_cli.graph.analysis import working_set
 from remat_cli.graph.model import Graph, Node, Operation, Phase, Split
 
 
@@ -64,6 +65,25 @@ def split(graph: Graph, parts: Mapping[str, int]) -> Graph:
         graph.metadata,
         origin=Split(graph, dict(parts), tuple(number)) if parts else None,
     )
+
+
+def least_in_parts(graph: Graph) -> Graph:
+    """``graph`` with every region in the number of parts, or whole, in which its own operations need least memory.
+
+    What an operation needs does not depend on other regions, so no choice of parts has a smaller largest working set.
+    """
+    parts = {}
+    for region in graph.splits:
+        counts: dict[int, int] = {}
+        for count in region.parts:
+            alone = split(replace(graph, splits=(region,)), {region.id: count})
+            ids = {operation.id for operation in region.operations}
+            counts[count] = max(working_set(alone, i) for i, node in enumerate(alone.nodes) if node.id in ids)
+        least = min(counts, key=lambda count: (counts[count], count))
+        whole = max(working_set(graph, i) for operation in region.operations for i in operation.nodes)
+        if counts[least] < whole:
+            parts[region.id] = least
+    return split(graph, parts) if parts else graph
 
 
 def waits_in_a_circle(graph: Graph) -> bool:

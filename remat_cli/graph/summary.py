@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from remat_cli.graph.analysis import no_remat_profile, peak_bound, working_sets
 from remat_cli.graph.model import Graph, Phase
+from remat_cli.graph.splitting import least_in_parts
 
 _LARGEST = 5
 _PERCENTAGES = (95, 90, 80, 70, 60, 50, 40, 30, 20, 10)
@@ -48,6 +49,15 @@ class Costly:
 
 
 @dataclass(frozen=True, slots=True)
+class Divisible:
+    """A region by name, the numbers of parts in which it may run, and what is divided."""
+
+    name: str
+    parts: tuple[int, ...]
+    along: str
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetHint:
     """A budget worth trying.
 
@@ -81,7 +91,9 @@ class GraphSummary:
         no_remat_peak_bytes: P0.
         no_remat_peak_node: The first node at which it is reached; None for a graph without nodes.
         bound_bytes: No plan has a smaller peak.
-        bound_node: The node whose working set that is; None for the outputs at the end.
+        bound_node: The node or operation whose working set that is; None for the outputs at the end.
+        regions: Regions that may run in parts.
+        whole_bound_bytes: No plan with whole operations has a smaller peak.
         working_sets: The largest, by node; fixed memory not counted.
         largest_values: The largest values.
         ops: Kinds of operation, the costliest first.
@@ -108,6 +120,8 @@ class GraphSummary:
     no_remat_peak_node: str | None
     bound_bytes: int
     bound_node: str | None
+    regions: tuple[Divisible, ...]
+    whole_bound_bytes: int
     working_sets: tuple[Sized, ...]
     largest_values: tuple[Sized, ...]
     ops: tuple[OpShare, ...]
@@ -124,7 +138,8 @@ def summarize(graph: Graph) -> GraphSummary:
     profile = no_remat_profile(graph)
     top = max(range(len(profile)), key=profile.__getitem__, default=None)
     peak = graph.fixed_memory if top is None else profile[top]
-    bound = peak_bound(graph)
+    split = least_in_parts(graph)
+    bound = peak_bound(split)
     counts = Counter(node.phase for node in graph.nodes)
     sets = working_sets(graph)
     costs = [node.cost for node in graph.nodes]
@@ -143,7 +158,9 @@ def summarize(graph: Graph) -> GraphSummary:
         no_remat_peak_bytes=peak,
         no_remat_peak_node=None if top is None else graph.nodes[top].id,
         bound_bytes=bound.bytes,
-        bound_node=None if bound.node is None else graph.nodes[bound.node].id,
+        bound_node=None if bound.node is None else split.nodes[bound.node].id,
+        regions=tuple(Divisible(region.id, region.parts, region.along) for region in graph.splits),
+        whole_bound_bytes=peak_bound(graph).bytes,
         working_sets=tuple(Sized(graph.nodes[i].id, sets[i]) for i in _top(sets)),
         largest_values=tuple(Sized(graph.value_name(v), graph.size[v]) for v in _top(graph.size)),
         ops=_ops(graph),

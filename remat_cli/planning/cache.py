@@ -99,6 +99,7 @@ class PlanCache:
         how = [o.strategy, o.solver, o.time_limit_s, o.gap, o.threads, o.seed]
         more = ["reorder"] if o.reorder else []
         more += ["least peak"] if least_peak else []
+        more += [] if o.split or not graph.splits else ["whole"]
         more += [] if o.host is None else [repr(o.host)]
         start = [] if o.start is None else [s.node for s in o.start.statements if isinstance(s, Compute)]
         text = json.dumps([graph_sha256(graph), budget_bytes, how, more, start, __version__])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from remat_cli.control import Control, Ending, Outcome, Progress
-from remat_cli.errors import Infeasible, RematError, SolverFailed
+from remat_cli.errors import Infeasible, RematError, SolverFailed, UsageError, Worded
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import ClaimStatus
@@ -115,6 +115,11 @@ def solve_curve(
     listener: Callable[[Progress], None] | None = None,
 ) -> Curve:
     """The cheapest plan of ``graph`` within each of ``budgets``; see :func:`remat_cli.solve_curve`."""
+    if graph.splits and (options is None or options.split):
+        raise UsageError(
+            "the graph offers regions in parts, and several budgets are solved for whole operations",
+            hint=Worded("set split=False, or give one budget", "add --no-split, or give one --budget"),
+        )
     top = no_remat_peak(graph)
     asked = {budget.bytes_for(top): budget for budget in reversed(as_budgets(budgets))}
     job = Job.of(graph, options or SolveOptions(), None)

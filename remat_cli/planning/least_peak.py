@@ -52,7 +52,7 @@ def solve_smallest(
     options = options or SolveOptions()
 
     def search() -> Solved:
-        if not graph.splits:
+        if not (graph.splits and options.split):
             return _search(graph, options, listener)
         return smallest_split(graph, options, lambda one, how: _search(one, how, listener))
 

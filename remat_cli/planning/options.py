@@ -27,6 +27,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str, bool]] = {
     "solver_log": ((str, Path), "a path", True),
     "started_s": ((Real,), _SECONDS, True),
     "reorder": ((bool,), "True or False", False),
+    "split": ((bool,), "True or False", False),
     "start": ((Plan,), "a plan, as load_plan reads it", True),
     "host": ((Host,), 'a Host such as Host.of("25GB/s")', True),
 }
@@ -49,6 +50,7 @@ class SolveOptions:
         started_s: ``time.monotonic()`` at which the time limit starts; None for the time of the call.
         reorder: Whether nodes may also run in another order than the document's.
         start: An old plan of the graph, for any budget, to start from; the answer never costs more if it fits.
+        split: Whether regions may run in parts, if the graph offers it.
         host: Host memory next to the device, and how fast values get there; None for plans without copies.
     """
 
@@ -63,6 +65,7 @@ class SolveOptions:
     started_s: float | None = None
     reorder: bool = False
     start: Plan | None = None
+    split: bool = True
     host: Host | None = None
 
     def __post_init__(self) -> None:
@@ -76,7 +79,7 @@ class SolveOptions:
             value = getattr(self, name)
             if optional and value is None:
                 continue
-            if not isinstance(value, kinds) or (isinstance(value, bool) and name != "reorder"):
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
                 raise wrong_type(name, value, expected + (", or None" if optional else ""))
         for name in ("write_model", "solver_log"):
             if getattr(self, name) is not None:

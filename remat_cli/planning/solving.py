@@ -38,7 +38,7 @@ def solve(
     options = options or SolveOptions()
 
     def search(starts: Sequence[WarmStart]) -> Solved:
-        if not graph.splits:
+        if not (graph.splits and options.split):
             return _search(graph, asked, options, dask, listener, (*near, *starts))
         return cheapest_split(graph, options, lambda one, how: _search(one, asked, how, dask, listener, ()))
 

@@ -8,7 +8,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.graph.model import Graph, Phase
-from remat_cli.graph.summary import BudgetHint, Costly, GraphSummary, OpShare, Sized
+from remat_cli.graph.summary import BudgetHint, Costly, Divisible, GraphSummary, OpShare, Sized
 from remat_cli.printable import printable
 from remat_cli.reports.style import Style, fields, render, title
 from remat_cli.reports.table import Column, Table, each, text_columns
@@ -80,11 +80,22 @@ def _memory(summary: GraphSummary, style: Style) -> list[tuple[str, str]]:
     fixed = f", fixed memory {format_bytes(summary.fixed_bytes)}"
     outputs = f"{count(summary.outputs, 'output')} of {format_bytes(summary.output_bytes)}"
     share = ", the same as no-remat" if bound == peak else f", {share_words(bound, peak)} of no-remat" if peak else ""
-    return [
+    rows = [
         ("memory", f"all values {format_bytes(summary.value_bytes)}{fixed}, {outputs}"),
         ("no-remat", f"peak {exact_bytes(peak)}{at}"),
         ("bound", f"every plan needs at least {exact_bytes(bound)}{share}: {why}"),
     ]
+    if summary.regions:
+        whole = f"; with whole operations at least {format_bytes(summary.whole_bound_bytes)}"
+        rows.append(("in parts", f"{', '.join(map(region_words, summary.regions))}{whole}"))
+    return rows
+
+
+def region_words(region: Divisible) -> str:
+    """``loss in 2, 4 or 8 parts of the tokens``."""
+    *first, last = map(str, region.parts)
+    counts = f"{', '.join(first)} or {last}" if first else last
+    return f"{region.name} in {counts} parts{f' of the {region.along}' if region.along else ''}"
 
 
 def working_sets_table(summary: GraphSummary) -> Table[Sized]:

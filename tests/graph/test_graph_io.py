@@ -259,7 +259,8 @@ ID = (
         ),
         (
             graph(node("a"), rest=',\n"x": 1'),
-            '5:1: /x: unknown field "x" (known: schema, name, cost_unit, fixed_memory, nodes, outputs, splits, metadata)',
+            '5:1: /x: unknown field "x" (known: schema, name, cost_unit, fixed_memory, nodes, outputs, splits, '
+            "metadata)",
         ),
         (
             graph(node("a")).replace("[]", '"x"'),

@@ -72,6 +72,9 @@ limit is for all budgets together."""
 @params.seed_option
 @params.host_options
 @click.option("--reorder", is_flag=True, help="Also search for a better order of the nodes than the document's.")
+@click.option(
+    "--split/--no-split", default=True, help="Run regions of GRAPH in parts, where it offers that.  [default: split]"
+)
 @click.option("--start", metavar="PLAN", type=params.READABLE, help="Start from this old plan of the graph.")
 @click.option(
     "--dask", metavar="ADDRESS", help="Search on the cluster of this Dask scheduler; its workers share plans."
