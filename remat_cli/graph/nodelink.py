@@ -347,6 +347,8 @@ def _lost(graph: Graph) -> list[str]:
         lost.append("which values are outputs of the graph: a reader takes those of the last node")
     if any(node.offload is not True for node in graph.nodes):
         lost.append("which values may not be copied to the host: left out")
+    if graph.splits:
+        lost.append("regions that may run in parts: left out")
     if graph.overlaps:
         lost.append("which nodes run in the communication queue: left out")
     if any(node.payload is not None for node in graph.nodes) or graph.metadata is not None:

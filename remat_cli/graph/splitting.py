@@ -41,11 +41,13 @@ def split(graph: Graph, parts: Mapping[str, int]) -> Graph:
 
     Args:
         graph: A graph in which nothing is split.
-        parts: The number of parts, by the ids of the regions to split.
+        parts: The number of parts, by the ids of the regions to split; none for the graph itself.
 
     Raises:
         ValueError: If the graph offers no such region or number, or if operations would wait for each other.
     """
+    if not parts:
+        return graph
     steps = _steps(graph, parts)
     order = _ordered(graph, steps)
     wanted = {v for step in steps for v in step.reads(graph)} | set(graph.outputs)
@@ -63,8 +65,16 @@ def split(graph: Graph, parts: Mapping[str, int]) -> Graph:
         graph.cost_unit,
         graph.fixed_memory,
         graph.metadata,
-        origin=Split(graph, dict(parts), tuple(number)) if parts else None,
+        origin=Split(graph, dict(parts), tuple(number)),
     )
+
+
+def parts_words(graph: Graph) -> str:
+    """What is in parts: ``loss in 8 parts of the tokens``, or ``whole operations``."""
+    if graph.origin is None:
+        return "whole operations"
+    along = {region.id: f" of the {region.along}" if region.along else "" for region in graph.whole.splits}
+    return ", ".join(f"{region} in {parts} parts{along[region]}" for region, parts in graph.origin.parts.items())
 
 
 def least_in_parts(graph: Graph) -> Graph:
@@ -83,7 +93,7 @@ def least_in_parts(graph: Graph) -> Graph:
         whole = max(working_set(graph, i) for operation in region.operations for i in operation.nodes)
         if counts[least] < whole:
             parts[region.id] = least
-    return split(graph, parts) if parts else graph
+    return split(graph, parts)
 
 
 def waits_in_a_circle(graph: Graph) -> bool:

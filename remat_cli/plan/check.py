@@ -11,6 +11,7 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.document import Document
 from remat_cli.graph.io import graph_sha256
 from remat_cli.graph.model import Graph
+from remat_cli.graph.splitting import parts_words
 from remat_cli.plan.host import Host
 from remat_cli.plan.model import Claim, ClaimStatus, Compute, Plan
 from remat_cli.plan.queues import Queue
@@ -191,6 +192,9 @@ def graphs_differ(first: Graph, second: Graph) -> str | None:
     """The first difference between two graphs, in words; None if they are the same."""
     if graph_sha256(first) == graph_sha256(second):
         return None
+    split = first.origin is not None or second.origin is not None
+    if split and graph_sha256(first.whole) == graph_sha256(second.whole):
+        return f"they are the same one, with {parts_words(first)} and with {parts_words(second)}"
     for mine, theirs in zip(first.nodes, second.nodes, strict=False):
         if mine != theirs:
             return f"they first differ at node {mine.id}" + (f" / {theirs.id}" if theirs.id != mine.id else "")

@@ -256,5 +256,5 @@ def _by_cost(graph: Graph) -> list[_Choice]:
     choices = []
     for taken in dict.fromkeys(picked):
         parts = {name: count for name, count in zip(names, taken, strict=True) if count is not None}
-        choices.append(_Choice(parts, split(graph, parts) if parts else graph))
+        choices.append(_Choice(parts, split(graph, parts)))
     return sorted(choices, key=lambda choice: choice.graph.least_cost)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat_cli.control import Ending
 from remat_cli.errors import SHOWN_PROBLEMS
-from remat_cli.graph.model import Graph, Split
+from remat_cli.graph.splitting import parts_words
 from remat_cli.plan.check import OVER_BUDGET, Report
 from remat_cli.plan.queues import Queue
 from remat_cli.plan.replay import Severity
@@ -107,7 +107,8 @@ def _summary(
     rows.append(("peak", f"{exact_bytes(peak)}{', ' if against else ''}{against}"))
     rows.append(("cost", cost_line(report)))
     if graph.origin is not None:
-        rows.append(("in parts", style.clean(_parts_words(graph.origin, graph))))
+        more = cost_words(graph.total_cost - graph.whole.total_cost, graph.cost_unit)
+        rows.append(("in parts", f"{style.clean(parts_words(graph))}: {'' if more.startswith('-') else '+'}{more}"))
     if report.queues:
         rows += queue_rows(report)
     if report.order is not None:
@@ -158,14 +159,6 @@ def cost_line(report: Report) -> str:
         return f"{words}; recomputation costs nothing"
     extra = cost_words(cost - graph.no_remat_cost, graph.cost_unit)
     return f"{words}, {format_percent(report.overhead)} over no-remat (+{extra}){once}"
-
-
-def _parts_words(origin: Split, graph: Graph) -> str:
-    """Which regions are in parts, of what, and what that costs."""
-    along = {region.id: f" of the {region.along}" if region.along else "" for region in origin.graph.splits}
-    words = ", ".join(f"{region} in {parts} parts{along[region]}" for region, parts in origin.parts.items())
-    more = graph.total_cost - origin.graph.total_cost
-    return f"{words}: {'+' * (more >= 0)}{cost_words(more, graph.cost_unit)}"
 
 
 def queue_rows(report: Report) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import remat_cli as remat
 from remat_cli.errors import Infeasible, InputError
 from remat_cli.graph.document import parse_document
 from remat_cli.graph.model import Graph, Node, Operation, Region
+from remat_cli.plan.check import graphs_differ, other_graph
 from remat_cli.plan.io import dump_plan, plan_from_document
 from remat_cli.plan.model import ClaimStatus, Scope
 from tests.bruteforce import cheapest, least_peak
@@ -108,8 +109,9 @@ def in_parts() -> remat.Plan:
     raise AssertionError
 
 
-def test_a_plan_comes_back_from_its_document():
-    plan = in_parts()
+@pytest.mark.parametrize("split", [True, False])
+def test_a_plan_comes_back_from_its_document(split):
+    plan = in_parts() if split else remat.solve(offering(0), None, replace(LIMITS, split=False)).plan
     again = plan_from_document(parse_document(dump_plan(plan), "plan"))
     assert again.graph == plan.graph
     assert again.statements == plan.statements
@@ -149,3 +151,12 @@ def test_many_regions_are_not_all_tried_and_the_bound_says_so():
     assert solved.report.replay.cost == 26.0, "every region in two parts"
     assert solved.plan.claim.lower_bound == 21.0, "the choices that were not tried cost at least as much as no parts"
     assert solved.plan.claim.status is ClaimStatus.FEASIBLE
+
+
+def test_two_choices_for_one_graph_are_told_apart():
+    plan = in_parts()
+    whole = remat.solve(plan.graph.whole, None, replace(LIMITS, split=False)).plan
+    said = graphs_differ(plan.graph, whole.graph)
+    assert said.startswith("they are the same one, with r")
+    assert said.endswith("parts and with whole operations")
+    assert other_graph(plan.graph, whole.graph) == ()

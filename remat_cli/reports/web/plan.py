@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from remat_cli.graph.model import Graph
+from remat_cli.graph.splitting import parts_words
 from remat_cli.plan.check import OVER_BUDGET, Report
 from remat_cli.plan.host import Host
 from remat_cli.plan.matrices import AGAIN, Raster, raster
@@ -67,6 +68,7 @@ def _facts(report: Report, plan: Plan) -> list[tuple[str, str]]:
         ("budget", budget),
         ("peak", words.exact_bytes(report.replay.peak_bytes) + (f", {share} of no-remat" if share else "")),
         ("cost", f"{words.cost_words(report.replay.time, graph.cost_unit)}, {words.overhead_words(report)}"),
+        *([] if graph.origin is None else [("in parts", parts_words(graph))]),
         ("claim", words.certainty(report)),
         ("bound", _bound(report)),
     ]
