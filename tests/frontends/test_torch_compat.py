@@ -7,6 +7,7 @@ import functools
 import logging
 import pickle
 import re
+import sys
 import types
 import weakref
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.utils import run_and_get_code
 
 import remat_cli.frontends.torch
-from remat_cli.frontends.torch.compat import aot_autograd, autograd, dynamo, fake_tensors, inductor, operators
+from remat_cli.frontends.torch.compat import aot_autograd, autograd, dynamo, fake_tensors, inductor, masks, operators
 
 FOLDER = Path(remat_cli.frontends.torch.__file__).parent
 PRIVATE = re.compile(
@@ -188,6 +189,73 @@ def test_logging_is_left_out_of_graphs(monkeypatch):
         assert not {logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.Logger.getChild} & left_out
         end()
         assert torch._dynamo.config.ignore_logging_functions == set()
+
+
+def packed(positions):
+    """As Transformers finds sequences behind another: a mask, or None where numbers can be read and there is one."""
+    mask = (torch.diff(positions, dim=-1) != 1).cumsum(-1)
+    return None if not torch.compiler.is_compiling() and (mask == 0).all() else mask
+
+
+def made(tokens):
+    return (torch.arange(tokens.shape[1]) + 3).unsqueeze(0).expand(2, -1)
+
+
+def apart(_):
+    return torch.arange(0, 8, 2).unsqueeze(0)
+
+
+def in_two(tokens):
+    return torch.arange(tokens.shape[1]).view(2, -1).to(torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("positions", "masked"),
+    [(made, False), (in_two, False), (apart, True), (lambda t: made(t) * 1, True), (lambda t: t + made(t), True)],
+    ids=["one", "two", "apart", "other_functions", "of_an_input"],
+)
+def test_masks_are_those_of_eager_mode_unless_they_depend_on_the_input(positions, masked, monkeypatch):
+    library = types.ModuleType("transformers.masking_utils")
+    library.find_packed_sequence_indices = packed
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+
+    def step(tokens):
+        found = library.find_packed_sequence_indices(positions(tokens))
+        return tokens if found is None else tokens + 0 * found.sum()
+
+    def operations():
+        torch.compiler.reset()
+        recorder = torch._dynamo.testing.EagerAndRecordGraphs()
+        tokens = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 4]])
+        result = torch.compile(step, backend=recorder, fullgraph=True)(tokens)
+        assert torch.equal(result, step(tokens))
+        return {getattr(node.target, "__name__", node.target) for node in recorder.graphs[0].graph.nodes}
+
+    assert "cumsum" in operations()
+    with masks.with_eager_masks():
+        assert ("cumsum" in operations()) is masked
+        assert torch.equal(library.find_packed_sequence_indices(torch.tensor([[0, 1, 0]])), torch.tensor([[0, 1]]))
+        with masks.with_eager_masks():  # inside of another, as when a fitted model is exported
+            pass
+        assert library.find_packed_sequence_indices is not packed
+    assert library.find_packed_sequence_indices is packed
+    end = masks.eager_masks()
+    end()
+    assert library.find_packed_sequence_indices is packed
+
+
+def test_numbers_in_the_code_are_known():
+    def step(tokens):
+        return tokens + made(tokens)
+
+    recorder = torch._dynamo.testing.EagerAndRecordGraphs()
+    torch.compile(step, backend=recorder)(torch.zeros(2, 4))
+    *_, sum_of_both, _ = recorder.graphs[0].graph.nodes
+    assert masks.numbers_of(sum_of_both.all_input_nodes[1]).tolist() == [[3, 4, 5, 6]] * 2
+    assert masks.numbers_of(sum_of_both) is None
+    assert masks.none_by_numbers(packed)(torch.tensor([[0, 1]])) is None
+    with torch.compiler.set_stance("default"), masks.not_compiling():
+        assert not torch.compiler.is_compiling()
 
 
 def test_compiled_functions_may_empty_their_list():

@@ -130,7 +130,7 @@ def test_a_loss_with_smoothed_labels_is_counted(tmp_path):
     same_state(planned, eager)
     report = fitted(planned)
     assert "is not counted" not in report.assumed
-    assert report.keep_all_bytes == pytest.approx(needed, rel=0.02)  # Transformers makes a mask when it is traced
+    assert report.keep_all_bytes == pytest.approx(needed, rel=0.02)  # a mask that is an input is not read
     assert step_bytes(step(planned), planned.train(), [ids]) <= 1.01 * report.budget_bytes
 
 

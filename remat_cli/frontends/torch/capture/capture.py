@@ -35,6 +35,7 @@ from remat_cli.frontends.torch.compat.autograd import (
 )
 from remat_cli.frontends.torch.compat.dynamo import break_of, undistributed, without_logging
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, silent_fakes
+from remat_cli.frontends.torch.compat.masks import with_eager_masks
 from remat_cli.frontends.torch.tensors import leaves, total_bytes
 from remat_cli.frontends.torch.types import AutogradNode, FakeMode, FxNode, GraphModule, Module, Tensor
 
@@ -402,6 +403,7 @@ def _captured(
             exact_sizes(),
             undistributed(_FORMS_IN_A_STEP),
             without_logging(),
+            with_eager_masks(),
             _quiet(),
         ):
             compiled = torch.compile(step, backend=backend, fullgraph=whole, dynamic=False)

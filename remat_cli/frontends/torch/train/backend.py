@@ -24,6 +24,7 @@ from remat_cli.frontends.torch.compat.aot_autograd import aot, as_given, default
 from remat_cli.frontends.torch.compat.dynamo import leave_out_logging
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, real_tensors, without_data
 from remat_cli.frontends.torch.compat.inductor import Around, inductor
+from remat_cli.frontends.torch.compat.masks import eager_masks
 from remat_cli.frontends.torch.document import FRONTEND, difference, read_step
 from remat_cli.frontends.torch.execute.forward_backward import ForwardBackward, forward_backward
 from remat_cli.frontends.torch.inductor.joint import tracer_of
@@ -134,7 +135,9 @@ def backend_with(compiler: str, find: Find, refuse: Refuse, results: ResultUses 
             return graph.compiled(example_inputs)[0]
         return ReplannedGraph(graph.compiled, example_inputs)
 
-    leave_out_logging()  # as where graphs are captured; torch.compile takes no such setting for one backend alone
+    # As where graphs are captured; torch.compile takes no such settings for one backend alone.
+    leave_out_logging()
+    eager_masks()
     return backend
 
 

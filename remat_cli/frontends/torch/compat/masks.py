@@ -1,0 +1,119 @@
+"""Masks of attention in Transformers: compiled code makes the ones that eager mode makes.
+
+Eager mode looks at the numbers in the positions of tokens, and needs no mask where they are one sequence after another
+(``masking_utils.find_packed_sequence_indices``). Compiled code cannot look, and makes a mask as large as length times
+length, though a model that makes the positions by itself always has the same. Positions and masks that are inputs are
+left alone: what eager mode does then depends on the batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from remat_cli.frontends.torch.compat.fake_tensors import real_tensors
+from remat_cli.frontends.torch.types import FxNode, Tensor
+
+_MODULE, _FUNCTION = "transformers.masking_utils", "find_packed_sequence_indices"
+_SIMPLE = frozenset({"arange", "add", "unsqueeze", "expand", "view", "to", "long"})
+"""What positions are made with: the same numbers every time, from those in the code."""
+_END = "remat_end"
+
+
+def eager_masks() -> Callable[[], None]:
+    """From now on, compiled code of Transformers makes no mask where eager mode never makes one.
+
+    Returns:
+        What ends it. Nothing changes if Transformers has not been imported, or works in another way.
+    """
+    module = sys.modules.get(_MODULE)
+    original = getattr(module, _FUNCTION, None)
+    if original is None or hasattr(original, _END):
+        return lambda: None
+
+    def end() -> None:
+        setattr(module, _FUNCTION, original)
+
+    replacement = none_by_numbers(original)
+    setattr(replacement, _END, end)
+    setattr(module, _FUNCTION, replacement)
+    return end
+
+
+@contextlib.contextmanager
+def with_eager_masks() -> Iterator[None]:
+    """A context in which :func:`eager_masks` holds."""
+    end = eager_masks()
+    try:
+        yield
+    finally:
+        end()
+
+
+def none_by_numbers(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """``function``, which returns None for some numbers in its tensor, and as it is where code is not compiled.
+
+    Compiled code has None in its place if the numbers are in the code, and the function returns None for them.
+    """
+    from torch._dynamo.comptime import comptime
+    from torch._dynamo.variables import ConstantVariable
+
+    def decide(context: Any) -> None:
+        numbers = numbers_of(context.get_local("tensor").as_proxy().node)
+        if numbers is None:
+            return
+        with real_tensors(), not_compiling():
+            answer = function(numbers)
+        if answer is None:
+            compiler = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
+            compiler.symbolic_locals["tensor"] = ConstantVariable.create(None)
+
+    def decided(tensor: Tensor) -> Any:
+        comptime(decide)
+        return None if tensor is None else function(tensor)
+
+    return decided
+
+
+@contextlib.contextmanager
+def not_compiling() -> Iterator[None]:
+    """A context in which libraries that ask are told that they run as they are."""
+    import torch
+
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = False
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+def numbers_of(node: FxNode) -> Tensor | None:
+    """The tensor on the CPU that a node of a graph of TorchDynamo makes, if only numbers in the code say what is in it.
+
+    None if it depends on inputs, or is made with other functions than those of ``_SIMPLE``.
+    """
+    import torch
+
+    known: dict[FxNode, Any] = {}
+    needed, waiting = {node}, [node]
+    while waiting:
+        new = [other for other in waiting.pop().all_input_nodes if other not in needed]
+        needed.update(new)
+        waiting += new
+
+    def number(argument: Any) -> Any:
+        return torch.device("cpu") if isinstance(argument, torch.device) else argument
+
+    with real_tensors(), torch.no_grad():
+        for one in (one for one in node.graph.nodes if one in needed):
+            name = getattr(one.target, "__name__", one.target)
+            if one.op not in {"call_function", "call_method"} or name not in _SIMPLE:
+                return None
+            args, kwargs = torch.fx.node.map_aggregate((one.args, dict(one.kwargs)), number)
+            args, kwargs = torch.fx.map_arg((args, kwargs), known.__getitem__)
+            call = one.target if one.op == "call_function" else getattr(torch.Tensor, name)
+            known[one] = call(*args, **kwargs)
+    return known[node]
