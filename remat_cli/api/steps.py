@@ -17,6 +17,10 @@ from remat_cli.graph.model import Graph
 LIBRARIES = ("hf", "timm", "torchvision", "diffusers")
 """Schemes of models that libraries know by name."""
 _FUNCTIONS = ("torch", "jax", "tf")
+_WORKSPACE = "kernels take no memory of their own while they run: it was not measured, and convolutions may take much"
+_WHOLE_ATTENTION = "_safe_softmax"
+"""What PyTorch's attention runs where it computes all weights: on a CPU, with dropout."""
+_WEIGHTS = "attention keeps its weights, as on a CPU with dropout; where a GPU runs flash attention, it keeps none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,17 @@ def _of_graph(graph: Graph) -> Captured:
     gradients = [graph.size[v] for v in graph.outputs if parts[v] is Part.GRADIENTS]
     parameters = tuple(Parameter((size,), 1) for size in gradients)
     assumed = () if parameters else ("fixed memory of the graph holds parameters, gradients and optimizer state",)
-    return Captured(graph.name or "graph", graph, parameters, 0, False, "the batch of the graph", assumed)
+    sentences = (*assumed, *_of_kernels(graph))
+    return Captured(graph.name or "graph", graph, parameters, 0, False, "the batch of the graph", sentences)
+
+
+def _of_kernels(graph: Graph) -> tuple[str, ...]:
+    """What is assumed of kernels in a captured step that was not measured on its device."""
+    facts = graph.metadata
+    if not isinstance(facts, dict) or facts.get("frontend") not in _FUNCTIONS or "profile" in facts:
+        return ()
+    weighted = any(node.op == _WHOLE_ATTENTION for node in graph.nodes)
+    return (_WORKSPACE, _WEIGHTS) if weighted else (_WORKSPACE,)
 
 
 def _of_function(asked: Model, cost: str, tell: Tell) -> Captured:
@@ -143,10 +157,10 @@ def _by_name(asked: Model, cost: str, tell: Tell) -> Captured:
         axes: list[tuple[str, int, int | None]] = [("batch", sizes.batch, None)]
         if sizes.length:
             axes.append(("length", sizes.length, model.most_length))
-        assumed = (*model.assumptions, *((f"parameters are {model.dtype}",) if not asked.dtype else ()))
+        of_type = () if asked.dtype else (f"parameters are {model.dtype}",)
         return replace(
             step,
-            assumptions=assumed,
+            assumptions=(*model.assumptions, *of_type, *step.assumptions),
             by=tuple(axes),
             resized=lambda name, number: captured(model.resized(**{name: number})),
         )
@@ -170,4 +184,5 @@ def _captured(
 
     graph = export_model(recording, title, source, cost=cost, tell=tell)
     parameters, buffer_bytes = seen[-1]
-    return Captured(title, graph, parameters, buffer_bytes, True, sizes, by_sheet=cost != "flops")
+    assumed = _of_kernels(graph)
+    return Captured(title, graph, parameters, buffer_bytes, True, sizes, assumed, by_sheet=cost != "flops")

@@ -1,11 +1,17 @@
 """Whether training fits: sums, proofs, and the peaks of plans, for functions, graphs and the zoo."""
 
+from dataclasses import replace
+
 import pytest
+import torch
+from torch_plans import most_bytes
 
 import remat_cli as remat
+from remat_cli.frontends.source import load_function
 from remat_cli.frontends.torch.measure.allocator import least_limit
+from remat_cli.frontends.torch.measure.memory import with_workspaces
 from remat_cli.graph.memory_parts import Part, parts_of_values
-from remat_cli.planning.fits import BEST, BLOCKS, UPDATE, WITHOUT, Need, choice_of
+from remat_cli.planning.fits import BEST, BLOCKS, UPDATE, WITHOUT, Need, choice_of, fits
 
 STEP = """
 import torch
@@ -31,6 +37,28 @@ class Net(nn.Module):
 
 def build():
     return Net(), (torch.randint(0, 500, (64, 128)), torch.randint(0, 500, (64, 128)))
+"""
+IMAGES = """
+import torch
+from torch import nn
+
+
+def build():
+    stages = [
+        nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Dropout(0.1)) for _ in range(4)
+    ]
+    module = nn.Sequential(nn.Conv2d(3, 16, 1), *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    targets = torch.randint(0, 10, (32,))
+    return module, torch.randn(32, 3, 48, 48), lambda logits: nn.functional.cross_entropy(logits, targets)
+"""
+ATTENTION = """
+import torch
+from torch import nn
+
+
+def build():
+    layers = [nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True) for _ in range(3)]
+    return nn.Sequential(*layers), torch.randn(16, 64, 64), lambda hidden: hidden.square().mean()
 """
 CONTEXT = 1_000_000
 
@@ -174,3 +202,48 @@ def test_a_captured_step_is_measured_as_it_is_predicted(step) -> None:
     graph = remat.export_torch(step.removeprefix("torch:"), cost="flops")
     ran = remat.run_plan(remat.solve(graph, None), steps=1)
     assert ran.reference_peak == replay.peak_bytes - 4 * 1000  # the parameter that the step does not read
+
+
+@pytest.mark.parametrize("text", [STEP, IMAGES, ATTENTION], ids=["language", "images", "attention"])
+def test_fit_and_run_of_the_plan_that_is_named_keep_its_numbers(text, tmp_path) -> None:
+    path = tmp_path / "step.py"
+    path.write_text(text)
+    source = f"torch:{path}:build"
+    limits = remat.SolveOptions(time_limit_s=10, threads=1)
+    need = answer_of(source, optimizer="none").fits.need
+    need = replace(need, graph=with_workspaces(need.graph), context_bytes=0, reserved=None)  # of this CPU, not of CUDA
+    free = fits(need, 10**12, limits)
+    best = fits(need, (free.least_bytes + free.choice(WITHOUT).total_bytes) // 2, limits).choice(BEST)
+    predicted = best.solved.report.replay.peak_bytes
+    ran = remat.run_plan(best.plan, steps=1)
+    assert ran.identical
+    assert ran.memory.predicted == predicted
+    assert ran.memory.measured == pytest.approx(ran.memory.predicted_without_workspace, abs=ran.memory.generator_states)
+    module, inputs, *loss = load_function(f"{path}:build", "torch")()
+    tensors = [inputs] if isinstance(inputs, torch.Tensor) else [*inputs]
+    total = loss[0] if loss else lambda output: output
+    fixed = [*module.parameters(), *module.buffers(), *tensors]
+
+    def trained(called):
+        module.zero_grad(set_to_none=True)
+        return most_bytes(lambda: called(*tensors).backward(), fixed)
+
+    step = torch.compile(lambda *given: total(module(*given)), backend=remat.remat_backend(best.plan), dynamic=False)
+    trained(step)
+    assert trained(step) == pytest.approx(predicted, rel=0.01)
+    remat.fit(module, tuple(tensors), predicted, loss=loss[0] if loss else None, cache="", options=limits)
+    trained(lambda *given: total(module(*given)))
+    assert trained(lambda *given: total(module(*given))) <= 1.01 * predicted
+
+
+def test_what_is_not_known_of_kernels_is_assumed(step, tmp_path) -> None:
+    def told(answer):
+        return [sentence for sentence in answer.assumptions if "kernels" in sentence or "attention" in sentence]
+
+    assert [sentence.partition(":")[0] for sentence in told(answer_of(step))] == [
+        "kernels take no memory of their own while they run"
+    ]
+    measured = remat.profile(remat.export_torch(step.removeprefix("torch:"), cost="flops"), repeats=1)
+    assert told(answer_of(measured)) == []
+    (tmp_path / "attention.py").write_text(ATTENTION)
+    assert len(told(answer_of(f"torch:{tmp_path}/attention.py:build"))) == 2
