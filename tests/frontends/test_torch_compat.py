@@ -18,7 +18,16 @@ from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.utils import run_and_get_code
 
 import remat_cli.frontends.torch
-from remat_cli.frontends.torch.compat import aot_autograd, autograd, dynamo, fake_tensors, inductor, masks, operators
+from remat_cli.frontends.torch.compat import (
+    aot_autograd,
+    autograd,
+    dynamo,
+    fake_tensors,
+    inductor,
+    masks,
+    operators,
+    symbols,
+)
 
 FOLDER = Path(remat_cli.frontends.torch.__file__).parent
 PRIVATE = re.compile(
@@ -534,6 +543,43 @@ def test_inductor_divides_a_joint_graph_and_stores_what_is_marked(fresh_compiler
     assert stored & seen["reads"]  # the sum that is marked; else all would be one loop
     assert set(seen["results"]) - stored
     assert aot_autograd.saved_description(3).expr() == "__saved_for_backwards_3"
+
+
+def test_dimensions_that_vary_are_symbols_with_conditions():
+    seen = {}
+
+    def backend(module, inputs):
+        def partition(joint, joint_inputs, *, num_fwd_outputs, **options):
+            seen["joint"] = joint
+            return aot_autograd.default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
+
+        return aot_autograd.aot(module, inputs, compiler=aot_autograd.as_given, partition=partition)
+
+    x = torch.ones(5, 7, requires_grad=True)
+    symbols.let_vary(x, 0)
+    torch.compile(lambda x: (x * (1 if x.shape[0] > 3 else 2)).sum(), backend=backend, fullgraph=True)(x)
+    numbers, guards, limits = symbols.conditions(seen["joint"])
+    [(symbol, number)] = [(symbol, number) for symbol, number in numbers.items() if number == 5]
+    assert number == 5
+    assert limits[symbol][0] >= 2 or any(guard.subs({symbol: 3}) == False for guard in guards)  # noqa: E712  # sympy's
+    assert all(guard.subs({symbol: 9}) == True for guard in guards)  # noqa: E712
+    sizes = {
+        symbols.expression(t.meta["val"].numel())
+        for t in seen["joint"].graph.nodes
+        if hasattr(t.meta.get("val"), "numel")
+    }
+    assert 7 * symbol in sizes
+    assert symbols.expression(3) == 3
+
+
+def test_inputs_without_their_sizes_have_other_places():
+    known = aot_autograd.descriptors()
+    given = known.PlainAOTInput(4)
+    assert aot_autograd.renumbered(given, {4: 2}) == known.PlainAOTInput(2)
+    written = aot_autograd.renumbered(known.InputMutationAOTOutput(given), {4: 2})
+    assert written == known.InputMutationAOTOutput(known.PlainAOTInput(2))
+    result = known.PlainAOTOutput(4)
+    assert aot_autograd.renumbered(result, {4: 2}) is result
 
 
 def test_marks_return_their_argument_and_say_what_inductor_makes_of_it():

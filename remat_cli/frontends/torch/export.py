@@ -20,7 +20,7 @@ from remat_cli.frontends.torch.capture.capture import (
     divided,
 )
 from remat_cli.frontends.torch.capture.construction import build_model, build_real
-from remat_cli.frontends.torch.capture.lower import lowering
+from remat_cli.frontends.torch.capture.lower import Lowering, lowering
 from remat_cli.frontends.torch.capture.naming import line_in
 from remat_cli.frontends.torch.capture.placeholders import unplannable
 from remat_cli.frontends.torch.capture.refusals import in_no_part, not_captured, refusal_of
@@ -117,10 +117,7 @@ def export_parts(
     costs = cost_model(cost, device, tell)
 
     def lowered(captured: Captured, name: str) -> Graph:
-        result = lowering(captured, costs.cost, name)
-        graph = described(result.graph, captured, costs, source=source, device=device)
-        lines = {node.id: line for node, fx in zip(graph.nodes, result.fx_nodes, strict=True) if (line := line_in(fx))}
-        return replace(graph, metadata=graph.metadata | ({LINES: lines} if lines else {}))
+        return with_origin(lowering(captured, costs.cost, name), captured, costs, source=source, device=device)
 
     mode = new_fake_mode()
     model = build_model(build, mode, device, tell)
@@ -138,6 +135,13 @@ def export_parts(
     if not any(_parameters(part) for part in parts):
         raise in_no_part(reason)
     return tuple(_graphs_of(parts, lowered, name, reason))
+
+
+def with_origin(low: Lowering, captured: Captured, costs: CostModel, *, source: str, device: str) -> Graph:
+    """The graph of ``low``, made from ``captured`` with ``costs``, with its origin and the lines of its nodes."""
+    graph = described(low.graph, captured, costs, source=source, device=device)
+    lines = {node.id: line for node, fx in zip(graph.nodes, low.fx_nodes, strict=True) if (line := line_in(fx))}
+    return replace(graph, metadata=graph.metadata | ({LINES: lines} if lines else {}))
 
 
 def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str, device: str) -> Graph:

@@ -298,22 +298,22 @@ def through_aot(graph_module: GraphModule, inputs: Sequence[Tensor], model: Mode
     return aot(graph_module, list(inputs), compiler=as_given, partition=partition)
 
 
-def capture(model: Model, mode: FakeMode, tracer: Tracer = through_aot) -> Captured:
+def capture(model: Model, mode: FakeMode, tracer: Tracer = through_aot, *, varying: bool = False) -> Captured:
     """The joint graph of one training step of ``model``.
 
     A step whose first call does things that PyTorch does not capture, such as installing hooks under a lock, is
     captured as its later calls run it; a note in the graph says so. ``mode`` is the fake mode of its tensors,
-    ``tracer`` compiles it.
+    ``tracer`` compiles it. With ``varying``, sizes that ``let_vary`` names are symbols.
 
     Raises:
         NotOneGraph: If PyTorch captures the step in parts only.
         CaptureFailed: If the step cannot be captured, or has nothing to train.
     """
-    parts, problem = _captured(model, _step(model), mode, tracer, whole=True)
+    parts, problem = _captured(model, _step(model), mode, tracer, whole=True, varying=varying)
     notes: tuple[str, ...] = ()
     if problem is not None:
         called_once(model, mode)
-        parts, again = _captured(model, _step(model), mode, tracer, whole=True)
+        parts, again = _captured(model, _step(model), mode, tracer, whole=True, varying=varying)
         if again is not None:
             raise not_captured(problem) from problem
         notes = (
@@ -370,7 +370,14 @@ def nothing_to_train() -> CaptureFailed:
 
 
 def _captured(
-    model: Model, step: Callable[..., Any], mode: FakeMode, tracer: Tracer, *, whole: bool, calls: Calls | None = None
+    model: Model,
+    step: Callable[..., Any],
+    mode: FakeMode,
+    tracer: Tracer,
+    *,
+    whole: bool,
+    calls: Calls | None = None,
+    varying: bool = False,
 ) -> tuple[list[Part], Exception | None]:
     """The parts of ``step``, and the error that ended the capture early; None if none did."""
     import torch
@@ -406,7 +413,7 @@ def _captured(
             with_eager_masks(),
             _quiet(),
         ):
-            compiled = torch.compile(step, backend=backend, fullgraph=whole, dynamic=False)
+            compiled = torch.compile(step, backend=backend, fullgraph=whole, dynamic=None if varying else False)
             if calls is None:
                 output = compiled(*model.inputs, **model.keywords)
             else:

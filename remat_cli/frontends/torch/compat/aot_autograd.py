@@ -1,6 +1,7 @@
 """AOTAutograd: joint graphs, their splits, and the descriptions of their inputs and outputs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from remat_cli.frontends.torch.types import GraphModule, Tensor
@@ -96,3 +97,13 @@ def descriptors() -> Any:
 def saved_description(number: int) -> Any:
     """The description of a tensor that a forward graph saves."""
     return descriptors().SavedForBackwardsAOTOutput(number)
+
+
+def renumbered(description: Any, places: Mapping[int, int]) -> Any:
+    """The description of an input or output if the inputs have other places, by their old ones."""
+    known = descriptors()
+    if isinstance(description, known.PlainAOTInput):
+        return replace(description, idx=places[description.idx])
+    if isinstance(description, known.InputMutationAOTOutput):
+        return replace(description, mutated_input=renumbered(description.mutated_input, places))
+    return description
