@@ -161,7 +161,8 @@ STEERING = {
     "strategies/openers/prices.py": {1e-12},  # a rate to begin with
     "milp/crossing.py": {1e-6},  # share of C0 from which a row is worth adding
     "planning/job.py": {8e-5},  # seconds for a node
-    "strategies/copying/annealing.py": {1e-5, 1e-6},  # temperatures
+    "strategies/copying/annealing.py": {1e-5, 1e-6},
+    "strategies/overlapping/annealing.py": {1e-5, 1e-6},  # temperatures
     "strategies/published/dtr.py": {1e-9, 1e-300},  # keeps a quotient finite
     "strategies/published/model_size.py": {30e-6, 13e-6, 1.2e-7},  # seconds
     "strategies/retention/solving.py": {1e-6},  # unit of the objective

@@ -62,11 +62,11 @@ def compare(
         UsageError: If a strategy or budget is invalid, or the results file cannot be written.
         InputError: If the graph's document or the results file is invalid.
     """
-    chosen = _limits(limits)
+    chosen, wanted = _limits(limits), as_graph(graph)
     return comparison.compare(
-        as_graph(graph),
+        wanted,
         as_budgets(budgets),
-        _strategies(strategies, host=chosen.host is not None),
+        _strategies(strategies, wanted, host=chosen.host is not None),
         chosen,
         _execution(executor, results, listener, note),
     )
@@ -106,10 +106,11 @@ def compare_links(
         UsageError: If a link, strategy or budget is invalid, or costs are not times, or the file cannot be written.
         InputError: If the graph's document or the results file is invalid.
     """
+    wanted = as_graph(graph)
     return comparison.compare_links(
-        as_graph(graph),
+        wanted,
         as_budgets(budgets),
-        _strategies(strategies, host=True),
+        _strategies(strategies, wanted, host=True),
         _links(links, latency_s, memory),
         _limits(limits),
         _execution(executor, results, listener, note),
@@ -190,11 +191,14 @@ def _links(links: Iterable[str] | str, latency_s: float, memory: str | float | N
     return [(name, Host(*parse_bandwidths(name), waits_s, room)) for name in names]
 
 
-def _strategies(value: Iterable[str] | str, *, host: bool) -> list[str]:
+def _strategies(value: Iterable[str] | str, graph: Graph, *, host: bool) -> list[str]:
     """The strategies that ``given`` stands for; ``all`` are those that can be asked with a host, or without."""
     if isinstance(value, str):
         if value != "all":
             return split_specs(value)
         classes = [(name, STRATEGIES.load(name)) for name in STRATEGIES.names()]
-        return [name for name, kind in classes if (kind.copies if host else kind.needs is not Needs.HOST)]
+        if graph.overlaps:
+            return [name for name, kind in classes if kind.overlaps]
+        beside = (Needs.HOST, Needs.COLLECTIVES)
+        return [name for name, kind in classes if (kind.copies if host else kind.needs not in beside)]
     return list(value) if isinstance(value, Iterable) else [value]

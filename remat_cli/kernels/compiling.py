@@ -26,7 +26,7 @@ from remat_cli.control import Control
 from remat_cli.graph.arrays import READONLY
 from remat_cli.mip import Bools, Floats, Ints
 
-Group = Literal["flow", "pricing", "annealing", "ordering", "segments", "copying", "repeated"]
+Group = Literal["flow", "pricing", "annealing", "ordering", "segments", "copying", "overlapping", "repeated"]
 """A group: the entries of one module of this package, which are compiled together."""
 
 
@@ -53,6 +53,7 @@ _MODULES: dict[Group, str] = {
     "ordering": "remat_cli.kernels.ordering",
     "segments": "remat_cli.kernels.segments",
     "copying": "remat_cli.kernels.copying",
+    "overlapping": "remat_cli.kernels.overlapping",
     "repeated": "remat_cli.kernels.repeated",
 }
 _POLL_S = 0.05

@@ -198,7 +198,7 @@ class _Workbench:
     def _change(self, node: int, gap: _Gap, computes: Sequence[int]) -> Change:
         graph, budget = self.plan.graph, self.report.budget_bytes
         any_order = bool(self.plan.provenance.get("reorder", False))
-        seen: Replay = replay(graph, derive(graph, computes), any_order=any_order)
+        seen: Replay = replay(graph, derive(graph, computes, within_bytes=budget), any_order=any_order)
         if not seen.valid:
             raise AssertionError(f"a changed plan is invalid: {seen.findings[0].message}")
         others = tuple(
@@ -209,7 +209,7 @@ class _Workbench:
             stop=gap.stop,
             size_bytes=gap.size_bytes,
             peak_bytes=seen.peak_bytes,
-            cost_change=seen.cost - self.report.replay.cost,
+            cost_change=seen.time - self.report.replay.time,
             others=others,
             fits=None if budget is None else seen.peak_bytes <= budget,
         )

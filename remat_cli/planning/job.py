@@ -222,7 +222,7 @@ def _check_collectives(graph: Graph, strategy: Strategy, options: SolveOptions) 
     if not strategy.overlaps:
         raise StrategyMismatch(
             f"{strategy.name} adds up costs, and this graph has a communication queue beside computations",
-            hint=Worded("take the strategy keep-all", "take --strategy keep-all"),
+            hint=Worded("take the strategy auto", "take --strategy auto"),
         )
 
 

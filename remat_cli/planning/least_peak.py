@@ -74,13 +74,13 @@ def _search(graph: Graph, options: SolveOptions, listener: Callable[[Progress], 
             ),
         )
     pool = SolutionPool(graph, host)
-    # Bounds that need no search; with copies the largest working set alone.
+    # Bounds that need no search; with copies or collectives the largest working set alone.
     bounds, least = [PeakClaim(peak_bound(graph).bytes, Scope.ANY_ORDER)], pool.objective.least_peak_bytes
     if least is not None:
         bounds.append(PeakClaim(least, Scope.DOCUMENT_ORDER))
     descent = _Descent(PooledRuns(job, pool), bounds)
     with interruptible(job.context.control):
-        if host is not None:
+        if host is not None or graph.overlaps:
             descent.halve()
         else:
             descent.search()
@@ -136,7 +136,7 @@ class _Descent:
             self.prove()
 
     def halve(self) -> None:
-        """Search for the least peak with copies: first at the lower bound, then between it and the least one found."""
+        """Search for the least peak with copies or collectives: at the lower bound, then up to the least one found."""
         graph, runs = self.runs.job.graph, self.runs
         runs.pool.add(Found(Schedule(tuple(range(len(graph.nodes)))), maker="keep-all"))
         low = budget = self.claim().lower_bound_bytes

@@ -89,6 +89,20 @@ def one_forward(graph: Graph) -> float:
     return math.fsum([graph.no_remat_cost, *forward])
 
 
+def _refuse_collectives(graph: Graph) -> None:
+    """Refuse a graph with collectives.
+
+    Raises:
+        UsageError: If it has any.
+    """
+    if graph.overlaps:
+        raise UsageError(
+            "the largest batch is not searched for graphs with nodes in the communication queue, whose times do not "
+            "grow with the batch",
+            hint="solve graphs of single batches instead",
+        )
+
+
 def max_batch(
     graph: Graph,
     memory_bytes: int,
@@ -148,6 +162,7 @@ def _nothing_fits(memory_bytes: int) -> Infeasible:
 
 def _searched(job: Job, batches: B, listener: Callable[[Progress], None] | None) -> MaxBatch:
     """The answer of a search."""
+    _refuse_collectives(job.graph)
     search = _Search(job, batches, listener)
     with interruptible(job.context.control):
         if job.strategy.name == _SEEDED:

@@ -41,7 +41,7 @@ class SolutionPool:
         graph: The graph.
         host: Host memory next to the device; None for plans without copies.
         objective: What makes one schedule better than another, and which bounds count.
-        schedules: The schedules by rising peak, and so by falling cost.
+        schedules: The schedules by rising peak, and so by falling cost; with collectives all schedules, by peak.
         bounds: Pairs of a budget in bytes and a bound that holds for it and every smaller budget.
         failures: By budget in bytes: the answer of a run that found nothing.
     """
@@ -67,6 +67,10 @@ class SolutionPool:
         """
         schedule = found.schedule
         new = PooledSchedule(peak_of(self.graph, schedule), self.objective.cost(schedule), found)
+        if self.graph.overlaps:  # its time depends on the budget, too
+            self.schedules = [entry for entry in self.schedules if entry.found.schedule != schedule]
+            bisect.insort(self.schedules, new, key=lambda entry: entry.peak_bytes)
+            return
         at = bisect.bisect_right(self.schedules, new.peak_bytes, key=lambda entry: entry.peak_bytes)
         if at and self.schedules[at - 1].cost <= new.cost:
             same = (self.schedules[at - 1].peak_bytes, self.schedules[at - 1].cost) == (new.peak_bytes, new.cost)
@@ -110,6 +114,10 @@ class SolutionPool:
     def within(self, budget_bytes: int) -> PooledSchedule | None:
         """The cheapest schedule within a budget."""
         at = bisect.bisect_right(self.schedules, budget_bytes, key=lambda entry: entry.peak_bytes)
+        if at and self.graph.overlaps:
+            objective = objective_of(self.graph, self.host, budget_bytes)
+            timed = [replace(entry, cost=objective.cost(entry.found.schedule)) for entry in self.schedules[:at]]
+            return min(timed, key=lambda entry: entry.cost)
         return self.schedules[at - 1] if at else None
 
     def bounds_at(self, budget_bytes: int) -> tuple[Bound, ...]:

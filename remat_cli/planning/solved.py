@@ -9,7 +9,6 @@ from typing import Any
 from remat_cli.control import Ending, Outcome
 from remat_cli.errors import InvalidStrategyPlan
 from remat_cli.plan.check import Report, check
-from remat_cli.plan.derive import derive
 from remat_cli.plan.io import host_to_document
 from remat_cli.plan.model import Claim, ClaimStatus, PeakClaim, Plan, Statement
 from remat_cli.planning.job import Job
@@ -109,9 +108,8 @@ def _claim(job: Job, task: Task, found: Found, least: PeakClaim | None) -> Claim
 
 
 def _statements(task: Task, found: Found, maker: Strategy) -> tuple[Statement, ...]:
-    schedule = found.schedule
     try:
-        return derive(task.graph, schedule.computes, schedule.held, schedule.copying)
+        return objective_for(task).statements(found.schedule)
     except ValueError as error:
         raise InvalidStrategyPlan(
             f"strategy {maker.name} returned an impossible sequence: {error}", hint=_REPORT_IT

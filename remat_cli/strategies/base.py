@@ -36,6 +36,8 @@ class Needs(StrEnum):
     CHAIN = "chain"
     HOST = "a host"
     """The task has a host to copy to."""
+    COLLECTIVES = "collectives"
+    """Some node runs in the communication queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +61,16 @@ class Bound:
     """No schedule of ``scope`` within the budget costs less than ``cost``; infinity when there is none at all.
 
     Attributes:
-        cost: The bound; on the time, if there is a host.
+        cost: The bound; on the time, if there is a host or a collective.
         scope: The schedules for which it holds.
         copies: The copies with which it holds.
+        overlaps: Whether it is on the time with collectives, and not on the sum of costs.
     """
 
     cost: float
     scope: Scope
     copies: Copies = Copies.NONE
+    overlaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

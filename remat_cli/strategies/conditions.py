@@ -54,8 +54,9 @@ def nodes(least: int = 0, most: float = math.inf) -> When:
 
 
 COPYING = When("there is a host to copy to", lambda incumbent: incumbent.objective.copies is Copies.ANY)
-NO_COPYING = When("", lambda incumbent: incumbent.objective.copies is Copies.NONE)
-"""Not said of every single stage: the one with copies says that it runs in place of the others."""
+OVERLAPPING = When("there are collectives", lambda incumbent: incumbent.graph.overlaps)
+ADDING = When("", lambda i: i.objective.copies is Copies.NONE and not i.graph.overlaps)
+"""Not said of every single stage: those for copies and collectives say that they run in place of the others."""
 FRESH = When("no schedule was known before", lambda incumbent: not incumbent.informed)
 UNOPENED = When("the caller has not run them", lambda incumbent: not incumbent.opened)
 NO_SCHEDULE = When("no schedule fits yet", lambda incumbent: incumbent.computes is None)

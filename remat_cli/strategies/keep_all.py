@@ -30,8 +30,10 @@ class KeepAll(Strategy):
 
 
 def kept_all(task: Task) -> Found | None:
-    """The answer of ``keep-all`` if it is within the budget; no plan is better. Else None."""
+    """The answer of ``keep-all`` if it is within the budget and no plan is better, as with collectives. Else None."""
     graph = task.graph
+    if graph.overlaps:
+        return None
     if task.budget_bytes is not None and no_remat_peak(graph) > task.budget_bytes:
         return None
     schedule = Schedule(tuple(range(len(graph.nodes))))

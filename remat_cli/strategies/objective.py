@@ -1,4 +1,4 @@
-"""What a search minimises: the cost of the computes, or, with a host to copy to, the time of the plan."""
+"""What a search minimises: the cost of the computes, or, with collectives or a host, the time of the plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from remat_cli.milp.cover_bound import least_peak
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.host import Host
 from remat_cli.plan.liveness import cost_of, priced
-from remat_cli.plan.model import Copies, Scope
+from remat_cli.plan.model import Copies, Scope, Statement
 from remat_cli.plan.replay import Replay, replay
 from remat_cli.strategies.base import Bound, Schedule, Task
 from remat_cli.tolerances import SAME_COST
@@ -55,11 +55,19 @@ class Objective(ABC):
     @property
     def trivial_bound(self) -> Bound:
         """What every plan costs or takes at least."""
-        return Bound(self.graph.least_cost, Scope.ANY_ORDER, self.copies)
+        return Bound(self.graph.least_cost, Scope.ANY_ORDER, self.copies, self.graph.overlaps)
 
     def counts(self, bound: Bound) -> bool:
         """Whether a bound holds for the schedules that this objective compares."""
-        return bound.copies is self.copies
+        return bound.copies is self.copies and bound.overlaps is self.graph.overlaps
+
+    def statements(self, schedule: Schedule) -> tuple[Statement, ...]:
+        """The statements of a valid schedule.
+
+        Raises:
+            ValueError: If it computes or copies what is not there.
+        """
+        return derive(self.graph, schedule.computes, schedule.held, schedule.copying)
 
     @property
     def least_peak_bytes(self) -> int | None:
@@ -157,14 +165,75 @@ class Time(Objective):
         return (_copies(one), one.cost, one.peak_bytes) < (_copies(other), other.cost, other.peak_bytes)
 
 
-def objective_of(graph: Graph, host: Host | None) -> Objective:
-    """Time with a host to copy to, and else cost."""
-    return Cost(graph) if host is None else Time(graph, host)
+@dataclass(frozen=True, slots=True)
+class Overlap(Objective):
+    """The time of a plan with collectives, without copies; of equal times, the lower cost of all queues is better.
+
+    Attributes:
+        budget_bytes: Memory within which what a collective uses is freed late; None for what a schedule needs anyway.
+    """
+
+    budget_bytes: int | None = None
+
+    copies: ClassVar[Copies] = Copies.NONE
+    nothing_fits: ClassVar[str] = Worded(
+        "no schedule in document order fits",
+        fit="no plan that keeps the order of operations fits",
+    )
+    nothing_found: ClassVar[str] = Worded(
+        "no schedule within the budget was found",
+        fit="the search found no plan within the budget",
+    )
+
+    @property
+    def least_peak_bytes(self) -> int | None:
+        """Nothing is known: the bounds of ``Cost`` are for schedules in which no collective comes early."""
+        return None
+
+    def statements(self, schedule: Schedule) -> tuple[Statement, ...]:
+        """The statements, with late frees within the budget."""
+        return derive(self.graph, schedule.computes, schedule.held, within_bytes=self.budget_bytes)
+
+    def cost(self, schedule: Schedule) -> float:
+        """The time until the last queue is idle."""
+        return replay(self.graph, self.statements(schedule)).time
+
+    def evaluate(self, schedule: Schedule) -> Evaluation | None:
+        """Time and peak of the pruned schedule by a replay; None if it breaks a rule of the graph, or copies.
+
+        Raises:
+            ValueError: If a node is computed before one of its inputs ever was.
+        """
+        if schedule.copying is not None:
+            return None
+        pruned = Schedule(priced(self.graph, schedule.computes).computes, schedule.held)
+        seen = replay(self.graph, self.statements(pruned))
+        return Evaluation(pruned, seen.time, seen.peak_bytes) if seen.valid else None
+
+    def better(self, one: Evaluation, other: Evaluation) -> bool:
+        """Compare time; of times that differ by rounding alone, the cost of all queues, then the peak."""
+        if abs(one.cost - other.cost) > SAME_COST * other.cost:
+            return one.cost < other.cost
+        costs = [cost_of(self.graph, evaluation.schedule.computes) for evaluation in (one, other)]
+        return (costs[0], one.peak_bytes) < (costs[1], other.peak_bytes)
+
+
+def objective_of(graph: Graph, host: Host | None, budget_bytes: int | None = None) -> Objective:
+    """Time with a host to copy to or with collectives, and else cost.
+
+    Args:
+        graph: The graph.
+        host: The host to copy to; None for none.
+        budget_bytes: Memory that may be used to free late what collectives use; None for what a schedule needs anyway.
+    """
+    if host is not None:
+        return Time(graph, host)
+    return Overlap(graph, budget_bytes) if graph.overlaps else Cost(graph)
 
 
 def objective_for(task: Task) -> Objective:
     """The objective of a task."""
-    return objective_of(task.graph, task.host)
+    return objective_of(task.graph, task.host, task.budget_bytes)
 
 
 def peak_of(graph: Graph, schedule: Schedule) -> int:

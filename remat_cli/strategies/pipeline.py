@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from remat_cli.strategies.conditions import (
+    ADDING,
     CHAIN,
     COPYING,
     DENSE,
@@ -24,8 +25,8 @@ from remat_cli.strategies.conditions import (
     LONG_CHAIN,
     MANY,
     MEDIUM,
-    NO_COPYING,
     NO_SCHEDULE,
+    OVERLAPPING,
     SCHEDULE,
     SMALL,
     SPARSE,
@@ -38,6 +39,7 @@ from remat_cli.strategies.conditions import (
 from remat_cli.strategies.copying.offload import offload
 from remat_cli.strategies.engine import ALWAYS, Stage, When
 from remat_cli.strategies.incumbent import Verdict
+from remat_cli.strategies.overlapping.overlap import overlap
 from remat_cli.strategies.published.opener import OPENING_METHODS, QUICK_METHODS
 
 _ROOM = "remat_cli.strategies"
@@ -524,13 +526,20 @@ _RECOMPUTING = (
     ),
 )
 AUTO = (
-    *(replace(stage, when=NO_COPYING & stage.when) for stage in _RECOMPUTING),
+    *(replace(stage, when=ADDING & stage.when) for stage in _RECOMPUTING),
     Stage(
         "offload",
         offload(),
         "recomputes or copies, by time, in place of all other stages",
         when=COPYING,
         maker="offload",
+    ),
+    Stage(
+        "overlap",
+        overlap(),
+        "recomputes and gathers again, by time, in place of all other stages",
+        when=OVERLAPPING,
+        maker="overlap",
     ),
 )
 """The stages of ``auto``."""

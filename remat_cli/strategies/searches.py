@@ -34,6 +34,7 @@ class Auto(Pipelined):
     reference: ClassVar[str] = ""
     uses_solver: ClassVar[bool] = True
     copies: ClassVar[bool] = True
+    overlaps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse names that no stage has."""

@@ -16,6 +16,7 @@ from remat_cli.plan.model import Scope
 from remat_cli.registry import suggestion
 from remat_cli.solvers.base import Outcome, Termination
 from remat_cli.strategies.base import Bound, Context, Found, Needs, NotFound, Schedule, Strategy, Task
+from remat_cli.strategies.objective import objective_for
 from remat_cli.strategies.policies.saved_values import highest_steps
 
 _BEST = "best"
@@ -109,6 +110,7 @@ class EveryNLayers(Strategy):
     summary: ClassVar[str] = "recompute every n-th layer as a whole, for the best n"
     reference: ClassVar[str] = "Hugging Face Transformers, GradientCheckpointingLayer"
     needs: ClassVar[Needs] = Needs.PHASES
+    overlaps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse a distance below 1."""
@@ -128,7 +130,7 @@ class EveryNLayers(Strategy):
                 f"{self.name} needs modules whose names differ in a number, such as layers.0 and layers.1",
                 hint="module-checkpoint takes other modules",
             )
-        graph = task.graph
+        graph, objective = task.graph, objective_for(task)
         found: list[tuple[float, int, list[int]]] = []
         lowest: tuple[int, list[int]] | None = None
         for n in range(1, len(layers) + 1) if self.n is None else (self.n,):
@@ -137,7 +139,7 @@ class EveryNLayers(Strategy):
             if lowest is None or peak < lowest[0]:
                 lowest = peak, computes
             if task.budget_bytes is None or peak <= task.budget_bytes:
-                found.append((cost_of(graph, computes), n, computes))
+                found.append((objective.cost(Schedule(tuple(computes))), n, computes))
         if not found:
             assert lowest is not None
             return NotFound(
@@ -146,7 +148,8 @@ class EveryNLayers(Strategy):
                 best=Schedule(tuple(lowest[1])),
             )
         cost, n, computes = min(found)
-        return Found(Schedule(tuple(computes)), (Bound(cost, Scope.RESTRICTED),), maker=f"{self.name}{{n={n}}}")
+        bound = Bound(cost, Scope.RESTRICTED, overlaps=graph.overlaps)
+        return Found(Schedule(tuple(computes)), (bound,), maker=f"{self.name}{{n={n}}}")
 
 
 def chosen_from(task: Task, strategy: str, *, whole: bool = False) -> ModuleChoice:

@@ -41,6 +41,7 @@ class MinCut(Strategy):
     summary: ClassVar[str] = "recompute at most once what a minimum cut does not save, as torch.compile does"
     reference: ClassVar[str] = "PyTorch AOTAutograd, min_cut_rematerialization_partition"
     needs: ClassVar[Needs] = Needs.PHASES
+    overlaps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse a negative or infinite limit."""

@@ -1,0 +1,1 @@
+"""Sharded training steps: how well one plan for gathers and recomputation does."""

@@ -1,0 +1,1 @@
+"""Strategies for graphs with collectives, which run beside computations."""

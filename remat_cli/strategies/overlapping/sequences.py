@@ -1,0 +1,53 @@
+"""Sequences that the engines for collectives share: those to start from, and the best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from remat_cli.strategies.base import Found, Schedule
+from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.overlapping.walker import Timed, Walker
+
+_STARTS = 3
+
+
+class Sequences:
+    """Timed sequences of one incumbent.
+
+    Attributes:
+        incumbent: Takes every sequence that fits and may be better.
+        walker: Times and anneals sequences.
+        best: The quickest sequence within the budget.
+        starts: The sequences that exceed the budget least, and of those the quickest.
+    """
+
+    def __init__(self, incumbent: Incumbent) -> None:
+        self.incumbent = incumbent
+        self.walker = Walker(incumbent.graph, incumbent.budget_bytes, incumbent.context.seed)
+        self.best: Timed | None = None
+        self.starts: list[Timed] = []
+        self._seen: set[tuple[int, ...]] = set()
+
+    def follow(self) -> None:
+        """Take the incumbent and the schedule with the lowest peak."""
+        best = self.incumbent.best
+        for schedule in (None if best is None else best.schedule, self.incumbent.lowest):
+            if schedule is not None:
+                self.suggest(schedule.computes)
+
+    def suggest(self, steps: Sequence[int]) -> None:
+        """Consider a sequence, and the same with collectives issued as early as is worth it."""
+        if tuple(steps) in self._seen:
+            return
+        self._seen.add(tuple(steps))
+        timed = self.walker.timed(steps)
+        if timed is not None:
+            self.take(self.walker.issued_early(timed))
+
+    def take(self, timed: Timed) -> None:
+        """Consider a sequence: as a start, and as the incumbent if it fits."""
+        if timed not in self.starts:
+            self.starts = sorted([*self.starts, timed], key=lambda t: (t.excess_bytes, t.time))[:_STARTS]
+        if timed.excess_bytes == 0 and (self.best is None or timed.time < self.best.time):
+            self.best = timed
+            self.incumbent.take(Found(Schedule(timed.steps)))

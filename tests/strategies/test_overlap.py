@@ -1,0 +1,258 @@
+"""Plans with collectives: against a search of all plans, against baselines, and by the judge."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from families import random_graph
+from overlapping_bruteforce import LINK, TooMany, any_tiny, least_time, tiny_sharded
+from seeded import seeded
+
+from remat_cli.control import Control
+from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch, UsageError
+from remat_cli.graph.analysis import no_remat_peak, peak_bound
+from remat_cli.graph.model import Graph, Node, Phase
+from remat_cli.kernels import compiling
+from remat_cli.plan.check import check
+from remat_cli.plan.derive import derive
+from remat_cli.plan.host import Host
+from remat_cli.plan.model import Scope
+from remat_cli.plan.replay import replay
+from remat_cli.planning.least_peak import solve_smallest
+from remat_cli.planning.max_batch import max_batch
+from remat_cli.planning.solving import Solved, SolveOptions, solve
+from remat_cli.solvers.registry import SOLVERS
+from remat_cli.strategies.overlapping.once import time_once
+from remat_cli.strategies.overlapping.walker import Walker
+from remat_cli.strategies.registry import STRATEGIES
+
+
+def solved(
+    graph: Graph, budget: int, strategy: str = "overlap", limit_s: float | None = 4.0, solver: str = "highs"
+) -> Solved | None:
+    """The plan, checked; None if there is none."""
+    options = SolveOptions(strategy=strategy, time_limit_s=limit_s, threads=1, solver=solver)
+    try:
+        found = solve(graph, budget, options)
+    except (Infeasible, LimitReached):
+        return None
+    report = check(found.plan)
+    assert report.ok
+    assert report.findings == ()
+    assert report.replay.time == pytest.approx(found.plan.claim.cost, rel=1e-9)
+    assert found.plan.claim.lower_bound <= report.replay.time * (1 + 1e-9)
+    return found
+
+
+def between(graph: Graph, rng: random.Random) -> int:
+    return rng.randint(peak_bound(graph).bytes, no_remat_peak(graph) + 2)
+
+
+def test_tiny_graphs_get_plans_that_no_plan_beats_and_bounds_that_hold() -> None:
+    assert compiling.wait("overlapping", Control())
+    best = compared = tight = 0
+    for seed in range(60):
+        graph = any_tiny(seed)
+        budget = between(graph, random.Random(seed))
+        if not graph.overlaps:
+            continue
+        try:
+            least = least_time(graph, budget, most=60_000)
+        except TooMany:
+            continue
+        assert least is None or time_once(graph) <= least + 1e-6, seed
+        found = solved(graph, budget, limit_s=1.5)
+        if least is None:
+            assert found is None
+            continue
+        compared += 1
+        if found is None:
+            continue
+        claim = found.plan.claim
+        assert claim.lower_bound <= least + 1e-6, (seed, budget)
+        assert claim.cost >= least - 1e-6, (seed, budget)
+        best += claim.cost <= least + 1e-6
+        tight += claim.lower_bound >= least - 1e-6
+        assert claim.scope in {Scope.DOCUMENT_ORDER, Scope.ANY_ORDER, Scope.FRONTIER}
+    assert compared >= 30
+    assert best >= 0.95 * compared
+    assert tight >= 0.5 * compared
+
+
+INSTALLED = [name for name in SOLVERS.names() if SOLVERS.load(name)().availability().available]
+
+
+@pytest.mark.parametrize("solver", INSTALLED)
+@pytest.mark.parametrize("seed", [1, 5, 14])
+def test_bounds_hold_with_every_solver(solver: str, seed: int) -> None:
+    graph = tiny_sharded(seed)
+    budget = (peak_bound(graph).bytes + no_remat_peak(graph)) // 2
+    least = least_time(graph, budget, most=200_000)
+    found = solved(graph, budget, limit_s=3.0, solver=solver)
+    assert least is not None
+    assert found is not None
+    assert found.plan.claim.lower_bound <= least + 1e-6 <= found.plan.claim.cost + 2e-6
+
+
+def random_sharded(seed: int) -> tuple[Graph, int]:
+    """A random graph with random collectives, and a budget."""
+    rng = random.Random(seed)
+    graph = random_graph(rng, rng.randint(2, 14), max_outputs=2, recompute_false=0.2, workspace=True, zero_outputs=True)
+    nodes = [replace(node, queue=LINK) if rng.random() < 0.4 else node for node in graph.nodes]
+    nodes[0] = replace(nodes[0], queue=LINK)
+    graph = replace(graph, nodes=tuple(nodes), cost_unit="s")
+    return graph, between(graph, rng)
+
+
+@seeded(range(120))
+def test_the_kernel_times_a_sequence_as_the_judge_does(seed: int) -> None:
+    assert compiling.wait("overlapping", Control())
+    graph, budget = random_sharded(seed)
+    walker = Walker(graph, budget, seed)
+    start = walker.timed(range(len(graph.nodes)))
+    assert start is not None
+    found = walker.anneal(start, 1000, (1e-1, 1e-3))
+    early = walker.issued_early(found)
+    assert (early.excess_bytes, early.time) <= (found.excess_bytes, found.time)
+    for timed in (found, early):
+        if timed.excess_bytes:
+            continue
+        seen = replay(graph, derive(graph, timed.steps, within_bytes=budget))
+        assert seen.findings == ()
+        assert seen.time == pytest.approx(timed.time, rel=1e-9)
+        assert seen.peak_bytes <= budget
+
+
+@seeded(range(60))
+def test_more_memory_for_late_frees_is_never_slower(seed: int) -> None:
+    graph, _ = random_sharded(seed)
+    order = range(len(graph.nodes))
+    own = replay(graph, derive(graph, order))
+    assert own.findings == ()
+    assert own.peak_bytes == no_remat_peak(graph)
+    times = [replay(graph, derive(graph, order, within_bytes=own.peak_bytes + more)).time for more in (0, 2, 8, 10**6)]
+    assert times == sorted(times, reverse=True)
+    assert times[-1] == pytest.approx(graph.no_remat_cost)
+    assert own.time == times[0]
+
+
+def test_late_frees_are_the_best_that_any_frees_can_be() -> None:
+    """Every other choice of frees for the same sequence of computes takes at least as long."""
+    compared = 0
+    for seed in range(200):
+        graph, budget = random_sharded(seed)
+        count = len(graph.nodes)
+        if count > 6 or no_remat_peak(graph) > budget or any(map(graph.moves_freely, range(count))):
+            continue
+        once = replace(graph, nodes=tuple(replace(node, recompute=False) for node in graph.nodes))
+        seen = replay(graph, derive(graph, range(count), within_bytes=budget))
+        assert seen.time == pytest.approx(least_time(once, budget)), seed
+        compared += 1
+    assert compared >= 10
+
+
+def sharded(depth: int) -> Graph:
+    """A step of several blocks with phases and layers, in milliseconds."""
+    nodes: list[Node] = []
+    for k in range(depth):
+        nodes.append(Node(f"layers.{k}/gather", 3.0, (), (40,), phase=Phase.FORWARD, queue=LINK))
+        below = (3 * k - 1,) if k else ()
+        nodes.append(Node(f"layers.{k}/a", 4.0, (3 * k, *below), (16,), phase=Phase.FORWARD))
+        nodes.append(Node(f"layers.{k}/b", 1.0, (3 * k + 1,), (8,), phase=Phase.FORWARD))
+    count = 3 * depth
+    nodes.append(Node("loss", 1.0, (count - 1,), (8,), phase=Phase.LOSS))
+    grad, count, outputs = count, count + 1, []
+    for k in range(depth - 1, -1, -1):
+        reads = (*((3 * k - 1,) if k else ()), 3 * k, 3 * k + 1, grad)
+        nodes.append(Node(f"grad/layers.{k}/a", 10.0, reads, (8, 40), phase=Phase.BACKWARD))
+        nodes.append(Node(f"grad/layers.{k}/reduce", 4.0, (count + 1,), (5,), phase=Phase.BACKWARD, queue=LINK))
+        grad, outputs, count = count, [*outputs, count + 2], count + 3
+    return Graph("sharded", tuple(nodes), tuple(outputs), cost_unit="ms", fixed_memory=100)
+
+
+BASELINES = (
+    "keep-all",
+    "fsdp{reshard=true}",
+    "fsdp{reshard=false}",
+    "fsdp{reshard=true,checkpoint=true}",
+    "fsdp{reshard=false,checkpoint=true}",
+    "min-cut",
+    "every-n-layers",
+)
+
+
+def test_the_joint_plan_is_never_above_what_frameworks_do() -> None:
+    graph = sharded(5)
+    peaks = {}
+    for strategy in BASELINES:
+        found = solve(graph, None, SolveOptions(strategy=strategy)) if strategy != "min-cut" else None
+        peaks[strategy] = no_remat_peak(graph) if found is None else found.report.replay.peak_bytes
+    assert peaks["fsdp{reshard=true,checkpoint=true}"] < peaks["fsdp{reshard=true}"] < peaks["fsdp{reshard=false}"]
+    for strategy, peak in peaks.items():
+        usual = solve(graph, peak, SolveOptions(strategy=strategy))
+        joint = solved(graph, peak, "auto", limit_s=3.0)
+        assert joint is not None
+        assert joint.report.replay.time <= usual.report.replay.time * (1 + 1e-9)
+
+
+def test_reshard_gathers_again() -> None:
+    graph = sharded(3)
+    plan = solve(graph, None, SolveOptions(strategy="fsdp{checkpoint=true}")).plan
+    times = replay(graph, plan.statements).times
+    by_id = {node.id: times[k] for k, node in enumerate(graph.nodes)}
+    assert by_id == {
+        node.id: 2 if node.phase is Phase.FORWARD and not node.id.endswith("/b") else 1 for node in graph.nodes
+    }
+    kept = solve(graph, None, SolveOptions(strategy="fsdp{reshard=false}")).plan
+    assert set(replay(graph, kept.statements).times) == {1}
+
+
+def test_what_knows_no_collectives_says_so() -> None:
+    graph = sharded(2)
+    for name in STRATEGIES.names():
+        if STRATEGIES.load(name).overlaps:
+            continue
+        with pytest.raises((StrategyMismatch, UsageError)):
+            solve(graph, "90%", SolveOptions(strategy=name))
+    with pytest.raises(UsageError, match="copies to a host are not planned"):
+        solve(graph, "90%", SolveOptions(host=Host(1.0, 1.0)))
+    with pytest.raises(UsageError, match="run in the document's order"):
+        solve(graph, "90%", SolveOptions(reorder=True))
+    with pytest.raises(UsageError, match="costs are unit, and nodes in the communication queue"):
+        solve(replace(graph, cost_unit="unit"), "90%")
+
+
+@pytest.mark.parametrize("strategy", ["overlap", "fsdp"])
+def test_what_is_for_collectives_needs_them(strategy: str) -> None:
+    graph = Graph("plain", (Node("a", 1.0, (), (1,)),), (0,))
+    with pytest.raises(StrategyMismatch, match=f"{strategy} needs "):
+        solve(graph, "100%", SolveOptions(strategy=strategy))
+
+
+def test_the_plan_is_the_same_twice() -> None:
+    graph = sharded(3)
+    plans = [solve(graph, "70%", SolveOptions(strategy="auto", threads=1)).plan for _ in range(2)]
+    assert plans[0].statements == plans[1].statements
+    assert plans[0].claim == plans[1].claim
+
+
+def test_the_least_peak_is_found() -> None:
+    assert compiling.wait("overlapping", Control())
+    for seed in (1, 4, 7):
+        graph = tiny_sharded(seed)
+        found = solve_smallest(graph, SolveOptions(time_limit_s=10.0, threads=1))
+        claim = found.plan.claim.peak
+        assert found.report.ok
+        assert claim is not None
+        least = next(b for b in range(peak_bound(graph).bytes, 100) if least_time(graph, b) is not None)
+        assert claim.lower_bound_bytes <= least <= found.report.replay.peak_bytes
+        assert found.report.replay.peak_bytes == least
+
+
+def test_the_largest_batch_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match="the largest batch is not searched for graphs with nodes in the communication"
+    ):
+        max_batch(sharded(2), 10**4, graph_batch=1, most_cost=1e9)
