@@ -43,7 +43,7 @@ def late_order(graph: Graph) -> Reordered:
     for k in range(len(graph.nodes)):
         if k not in moved:
             order += [*waiting.get(k, ()), k]
-    return reordered(graph, order)
+    return reordered(replace(graph, splits=(), origin=None), order)
 
 
 def weighted(graph: Graph, weight: float) -> Graph:
