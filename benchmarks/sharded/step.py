@@ -2,8 +2,8 @@
 
 Every block gathers its weights before its first operation, and reduces their gradients after its last. Weights and
 gradients are in bfloat16, optimizer state in single precision; all shards are fixed memory. Attention is fused and
-keeps one number for each row of scores. An operation takes the larger of the time for its arithmetic and for its bytes; a
-collective of a ring takes (ranks - 1) / ranks of its bytes over the link's bandwidth, and a latency.
+keeps one number for each row of scores. An operation takes the larger of the time for its arithmetic and for its bytes,
+a collective of a ring (ranks - 1) / ranks of its bytes over the link's bandwidth, and a latency.
 """
 
 from __future__ import annotations
