@@ -137,7 +137,8 @@ class Graph(ShortRepr):
         total_cost: The cost of computing every node once, of all queues together; derived.
         overlaps: Whether nodes run in the communication queue. Plans then differ in time, not in cost; derived.
         no_remat_cost: C0, what overheads are compared with: ``total_cost``, or, if queues overlap, the time of every
-            node once in document order with memory without limit; for a graph in parts, that of the whole one; derived.
+            node once with memory without limit and collectives as early as possible; for a graph in parts, that of the
+            whole one; derived.
         least_cost: What every plan costs or takes at least: ``total_cost``, or, if queues overlap, the time that the
             busier one is at work when every node runs once; derived.
     """
@@ -259,11 +260,18 @@ class Graph(ShortRepr):
 def _time_once(graph: Graph) -> float:
     """The time of every node once, in document order, if nothing has to be freed.
 
-    A node of the compute queue waits for what it reads, a collective for all that was issued to the compute queue.
+    A node of the compute queue waits for what it reads, a collective for all that was issued to the compute queue. One
+    that may be at any place is issued as early as possible, but not before those whose readers come earlier.
     """
     now = dict.fromkeys(NodeQueue, 0.0)
-    ready = [0.0] * len(graph.size)
+    ready = [-1.0] * len(graph.size)
     for i, node in enumerate(graph.nodes):
+        if graph.moves_freely(i):
+            continue
+        for v in node.inputs:
+            if ready[v] < 0:
+                now[NodeQueue.COMMUNICATION] += graph.nodes[graph.producer[v]].cost
+                ready[v] = now[NodeQueue.COMMUNICATION]
         waits = (ready[v] for v in node.inputs) if node.queue is NodeQueue.COMPUTE else (now[NodeQueue.COMPUTE],)
         now[node.queue] = end = max(now[node.queue], *waits, 0.0) + node.cost
         for v in graph.values_of(i):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from remat_cli.graph.metadata import line_of
 from remat_cli.graph.model import Graph
 from remat_cli.graph.quoting import quote
+from remat_cli.plan.check import Report
 from remat_cli.plan.explanation import Change, Explanation
 from remat_cli.reports.style import Style, fields, render, title
 from remat_cli.reports.words import cost_words, count, exact_bytes, share_words
@@ -87,7 +88,9 @@ def _events(explanation: Explanation, style: Style) -> list[tuple[str, str]]:
     events: list[tuple[int, int, str]] = []
     for k, (at, stage) in enumerate(explanation.computed):
         place = "after the last stage" if stage is None else f"in the stage of {stage}"
-        events.append((at, 0, f"recomputed {place}" if k else "computed for the first time"))
+        when = _when(explanation.report, at)
+        events.append((at, 0, (f"recomputed {place}" if k else "computed for the first time") + when))
+        events += _waits(explanation.report, at)
     for life in explanation.lives:
         events += [(at, 1, f"{life.value} copied to the host") for at in life.sent]
         if life.fetched:
@@ -109,6 +112,28 @@ def _events(explanation: Explanation, style: Style) -> list[tuple[str, str]]:
     if len(rows) > _SHOWN_EVENTS:
         shown.append(("", f"and {len(rows) - _SHOWN_EVENTS:,} more"))
     return shown or [("", "nothing happens to it")]
+
+
+def _when(report: Report, statement: int) -> str:
+    """When a computation runs, and where, if there are collectives."""
+    timing, unit = report.replay.timing, report.graph.cost_unit
+    if timing is None or not report.graph.overlaps:
+        return ""
+    span = next(span for span in timing.spans if span.statement == statement)
+    return f": {cost_words(span.start, unit)} to {cost_words(span.end, unit)}, {span.queue.value} queue"
+
+
+def _waits(report: Report, statement: int) -> list[tuple[int, int, str]]:
+    """The waits of computations for a collective, as events."""
+    timing = report.replay.timing
+    if timing is None or not report.graph.overlaps:
+        return []
+    unit = report.graph.cost_unit
+    return [
+        (stall.statement, 0, f"computations wait {cost_words(stall.duration, unit)} for it")
+        for stall in timing.stalls
+        if stall.copy == statement
+    ]
 
 
 def _kept(change: Change, explanation: Explanation, style: Style) -> tuple[str, str]:
