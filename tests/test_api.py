@@ -229,7 +229,15 @@ def test_a_wrong_type_is_an_error_of_remat_that_names_the_argument(tmp_path: Pat
     monkeypatch.chdir(tmp_path)
     good = {"graph": CHAIN, "plan": PLAN, "old": PLAN, "new": PLAN, "node": "n1", "budget": 6, "budgets": "6B"}
     good |= {"memory": 80, "shown": PLAN, "source": graph_to_document(CHAIN), "path": "out.svg", "text": "a.py:f"}
-    good |= {"spec_text": "unit-chain{n=5}", "module": None, "batch": None, "to": "torch-checkpoint", "gpu": "80B"}
+    good |= {
+        "stages": [CHAIN],
+        "microbatches": 1,
+        "spec_text": "unit-chain{n=5}",
+        "module": None,
+        "batch": None,
+        "to": "torch-checkpoint",
+        "gpu": "80B",
+    }
     if_given = {"import_model": {"path": "model.onnx"}, "max_batch": {"graph_batch": 1}}
     if_given |= {"compare": {"strategies": "keep-all"}}
     wrong = [object(), 3.5, ["x"], {"a": 1}, b"x", (), 10**30, "\x00{", Path]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from remat_cli.api.memory import FitsAnswer as FitsAnswer
     from remat_cli.api.memory import fits as fits
     from remat_cli.api.partitioning import RematPartitioner as RematPartitioner
+    from remat_cli.api.pipelining import pipeline as pipeline
     from remat_cli.api.showing import describe as describe
     from remat_cli.api.showing import figure as figure
     from remat_cli.api.showing import page as page
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
     from remat_cli.planning.max_batch import MaxBatch as MaxBatch
     from remat_cli.planning.options import Limits as Limits
     from remat_cli.planning.options import SolveOptions as SolveOptions
+    from remat_cli.planning.pipelining import Pipeline as Pipeline
     from remat_cli.planning.policies import Policy as Policy
     from remat_cli.planning.solved import Solved as Solved
     from remat_cli.units import Budget as Budget
@@ -115,6 +117,7 @@ else:
         ),
         "remat_cli.api.importing": ("import_model",),
         "remat_cli.api.partitioning": ("RematPartitioner",),
+        "remat_cli.api.pipelining": ("pipeline",),
         "remat_cli.api.memory": ("FitsAnswer", "fits"),
         "remat_cli.api.showing": ("describe", "figure", "page", "save_figure", "save_page"),
         "remat_cli.api.solving": ("max_batch", "one_forward", "policy", "solve", "solve_curve", "solve_smallest"),
@@ -153,6 +156,7 @@ else:
         "remat_cli.planning.executors": ("DaskExecutor", "LocalExecutor"),
         "remat_cli.planning.max_batch": ("MaxBatch",),
         "remat_cli.planning.options": ("Limits", "SolveOptions"),
+        "remat_cli.planning.pipelining": ("Pipeline",),
         "remat_cli.planning.policies": ("Policy",),
         "remat_cli.planning.solved": ("Solved",),
         "remat_cli.units": ("Budget",),

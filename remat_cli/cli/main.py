@@ -42,6 +42,7 @@ _COMMANDS = {
     "compare": "Compare strategies at several budgets.",
     "fits": "Say whether training fits into the memory of a card.",
     "max-batch": "Find the largest batch that fits into a memory.",
+    "pipeline": "Choose what each stage of a pipeline recomputes.",
     "worth": "Say what more memory and a faster link to the host are worth.",
     "policy": "Find the best plan that another tool can carry out.",
     "show": "Describe a graph or a plan.",

@@ -152,22 +152,23 @@ def refuse_target(graph: str, target: str, option: str) -> None:
         raise UsageError(f"{target} is the graph itself", hint=f"choose another file with {option}")
 
 
-def plan_pattern(output: str | None, stem: str) -> str:
-    """Where the plans for several budgets go: a path with ``{budget}`` in it.
+def plan_pattern(output: str | None, stem: str, place: str = _PLACE) -> str:
+    """Where several plans go, such as those for several budgets: a path with ``place`` in it.
 
     Args:
         output: A folder (an existing one, or a name without a suffix), a pattern, or None for the current folder.
         stem: First part of the file names where ``output`` does not give them.
+        place: What stands for the difference in the names.
 
     Raises:
         UsageError: If ``output`` is neither.
     """
-    named = f"{stem}.{_PLACE}.plan.json"
+    named = f"{stem}.{place}.plan.json"
     if output is None:
         return named
     if output == "-":
         raise UsageError("several plans cannot go to standard output", hint=f"name a folder, or files: -o '{named}'")
-    if _PLACE in output:
+    if place in output:
         return output
     path = Path(output)
     if output.endswith("/") or path.is_dir() or not (path.suffix or path.exists()):

@@ -32,6 +32,7 @@ KINDS = (
     "fits",
     "graph",
     "graph-summary",
+    "pipeline",
     "plan",
     "policy",
     "report",

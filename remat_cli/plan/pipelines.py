@@ -215,6 +215,8 @@ def timeline(schedule: Schedule, times: Sequence[Times], transfer: float = 0.0) 
 
 NAMES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v")
 """The schedules that there are."""
+_MOST_PASSES = 50_000
+"""Microbatches times stages at most: 16,384 take 4 s of a processor for the bound on the makespan. Untuned."""
 
 
 def schedule_of(text: str, stages: int, microbatches: int) -> Schedule:
@@ -238,6 +240,11 @@ def schedule_of(text: str, stages: int, microbatches: int) -> Schedule:
     for number, what in ((stages, "stage"), (microbatches, "microbatch")):
         if number < 1:
             raise UsageError(f"a pipeline has at least one {what}", hint="give 1 or more")
+    if stages * microbatches > _MOST_PASSES:
+        raise UsageError(
+            f"{microbatches:,} microbatches through {stages} stages are more than {_MOST_PASSES:,} together",
+            hint="each microbatch more adds the same time: take fewer",
+        )
     if stages % chunks:
         raise UsageError(
             f"{name} has {chunks} stages on each device, and {stages} are not a multiple of that",

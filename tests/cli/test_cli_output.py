@@ -16,6 +16,7 @@ ASKED = {
     "compare": (TOY, "--budgets", "80%,90%", "--strategies", "dtr", "--jobs", "1"),
     "fits": (TOY, "--gpu", "1GB", "--context", "1MB", "--time-limit", "2s"),
     "max-batch": (TOY, "--memory", "300MB", "--batch", "1", "--max-overhead", "1%"),
+    "pipeline": (TOY, TOY, "--memory", "900MB", "--microbatches", "2", "--time-limit", "10s"),
     "worth": ("timed.json", "--budgets", "80%", "--links", "pcie4", "--time-limit", "10s", "--jobs", "1"),
     "policy": (TORCH, "-b", "100%", "--to", "torch-tags", "--time-limit", "5s"),
     "show": (TOY,),
@@ -36,7 +37,7 @@ MANY = {
     "check of many": ("check", "toy.plan.json", "toy.plan.json"),
     "export --list": ("export", "--list"),
 }
-NO_REPORT = {"solve", "check", "diff", "run", "warm-up", "solve --budgets", "check of many"}
+NO_REPORT = {"solve", "check", "diff", "pipeline", "run", "warm-up", "solve --budgets", "check of many"}
 """What has its answer in a plan or in the exit code, so that a report stands beside it."""
 ALL = {**{name: (name, *words) for name, words in ASKED.items()}, **MANY}
 
@@ -83,16 +84,20 @@ def _takes(name: str, option: str) -> bool:
 
 @pytest.mark.parametrize("name", [name for name in ALL if _takes(name, "-o")])
 def test_every_file_that_is_written_is_named_in_one_way(name, ready):
-    target = "folder" if name == "solve --budgets" else "answer"
+    several = {
+        "solve --budgets": [f"folder/toy.{percent}pct.plan.json" for percent in (80, 90)],
+        "pipeline": [f"folder/toy.stage{stage}.plan.json" for stage in (0, 1)],
+    }
+    target = "folder" if name in several else "answer"
     done = ready(*ALL[name], "-o", target)
     wrote = [line for line in done.err.splitlines() if line.startswith("wrote ")]
-    if name == "solve --budgets":
-        files = [f"{target}/toy.{percent}pct.plan.json" for percent in (80, 90)]
+    if name in several:
+        files = several[name]
         assert wrote == [f"wrote {file}" for file in files]
     else:
         files = [target]
         assert [line.partition(":")[0] for line in wrote] == [f"wrote {target}"]
-    assert (done.out == "") == (ALL[name][0] != "solve")  # its report stands beside the plan
+    assert (done.out == "") == (ALL[name][0] not in {"solve", "pipeline"})  # their report stands beside the plan
     before = [Path(file).read_text(encoding="utf-8") for file in files]
     assert all(before)
     for file in files:
