@@ -25,6 +25,7 @@ class StageGraph:
         input_bytes: Bytes of the fixed memory that are inputs, which each microbatch in flight has for itself.
         gradient_bytes: Bytes of gradients of parameters that the graph returns; they are added up over microbatches.
         says_inputs: Whether the graph says which fixed memory is inputs.
+        offers_parts: Whether it offered regions that may run in parts; here they are whole.
     """
 
     graph: Graph
@@ -32,6 +33,7 @@ class StageGraph:
     input_bytes: int = 0
     gradient_bytes: int = 0
     says_inputs: bool = False
+    offers_parts: bool = False
 
     @classmethod
     def of(cls, graph: Graph, *, split: bool, source: str = "") -> StageGraph:
@@ -43,15 +45,22 @@ class StageGraph:
             InputError: If the graph does not tell its passes, or has none, or holds an update of parameters.
         """
         source = source or graph.name
+        if graph.overlaps:
+            raise InputError.of(
+                source,
+                "the graph has nodes in the communication queue, whose time depends on what runs beside them",
+                "give the stages of a pipeline without collectives",
+            )
         cut = _backward_from(graph, source)
         gradients = frozenset(_parameter_gradients(graph))
         fixed = fixed_bytes(graph)
         stage = cls(
-            graph,
+            replace(graph, splits=()),
             (cut,),
             input_bytes=min(fixed.get(INPUTS, 0), graph.fixed_memory),
             gradient_bytes=sum(graph.size[v] for v in gradients),
             says_inputs=bool(fixed),
+            offers_parts=bool(graph.splits),
         )
         return stage._split(gradients, source) if split else stage
 
@@ -118,6 +127,7 @@ def _reordered(graph: Graph, order: list[int]) -> Graph:
         graph,
         nodes=tuple(moved(graph.nodes[k]) for k in order),
         outputs=tuple(sorted(number[v] for v in graph.outputs)),
+        origin=None,
     )
 
 

@@ -390,6 +390,8 @@ class _Work:
         if not any(stage.gradient_bytes for stage in self.stages):
             assumed.append("sums of gradients of parameters are part of the fixed memory")
         assumed.append("devices compute while they send and receive, and buffers for that take no memory")
+        if any(stage.offers_parts for stage in self.stages):
+            assumed.append("regions that may run in parts run whole")
         if self.schedule.split and Pass.WEIGHTS in self.schedule.kinds:
             assumed.append("gradients of parameters are computed after all other nodes of the backward pass")
         return tuple(assumed)

@@ -180,7 +180,7 @@ class StageSearch:
                     places.append(len(nodes))
                     nodes.append(Node(name, 0.0, (), (), limits.peak - most, recompute=False, phase=Phase.LOSS))
             nodes.append(node)
-        return replace(graph, nodes=tuple(nodes)), places
+        return replace(graph, nodes=tuple(nodes), origin=None), places
 
     def _start(self, graph: Graph, places: Sequence[int], candidate: Candidate) -> WarmStart:
         """A plan as a start for a search on the graph with nodes at its divisions."""

@@ -10,7 +10,7 @@ import pytest
 
 import remat_cli as remat
 from remat_cli.errors import Infeasible, InputError, LimitReached, UsageError
-from remat_cli.graph.model import Graph, Node, Phase
+from remat_cli.graph.model import Graph, Node, NodeQueue, Operation, Phase, Region
 from remat_cli.graph.passes import StageGraph
 from remat_cli.milp.pipeline_times import makespan_model
 from remat_cli.plan.derive import derive
@@ -382,6 +382,17 @@ def test_graphs_that_are_no_stages(phases, message):
     nodes = tuple(Node(f"n{k}", 1.0, (k - 1,) if k else (), (1,), phase=phase) for k, phase in enumerate(phases))
     with pytest.raises(InputError, match=message):
         StageGraph.of(Graph("g", nodes, (1,)), split=False, source="g.json")
+
+
+def test_collectives_are_refused_and_parts_are_left_out():
+    stage = gpt2_stage()
+    nodes = (replace(stage.nodes[0], queue=NodeQueue.COMMUNICATION), *stage.nodes[1:])
+    with pytest.raises(InputError, match="communication queue"):
+        pipeline([replace(stage, nodes=nodes, cost_unit="us")], [10**9], schedule="1f1b", microbatches=1)
+    region = Region("loss", (2,), (Operation("loss/parts", (1,), (), (1.0,), (0,)),))
+    answer = pipeline([replace(stage, splits=(region,))], [10**9], schedule="1f1b", microbatches=1)
+    assert not answer.plans[0].graph.splits
+    assert "regions that may run in parts run whole" in answer.facts.assumptions
 
 
 def test_python(tmp_path: Path):
