@@ -112,12 +112,14 @@ class StageSearch:
         options: How to solve.
         candidates: The plans so far.
         proven: Limits, and what no plan within them can cost less than.
+        fruitless: Limits for which a search found no plan, so that plans for narrower ones need not be searched for.
     """
 
     stage: StageGraph
     options: SolveOptions
     candidates: list[Candidate] = field(default_factory=list)
     proven: list[tuple[_Limits, float]] = field(default_factory=list)
+    fruitless: list[_Limits] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.candidates += [keep_all(self.stage), recompute_all(self.stage)]
@@ -152,6 +154,8 @@ class StageSearch:
             answer, _ = job.attempt(job.task(limits.peak + graph.fixed_memory))
         except SolverFailed:
             return  # what was known before stands
+        if not isinstance(answer, Found):
+            self.fruitless.append(limits)
         if isinstance(answer, Found):
             maker = answer.maker or self.options.strategy
             computes = [k for k in answer.schedule.computes if k not in places]
@@ -324,8 +328,11 @@ class DeviceSearch:
         plans = {}
         for stage, search in self.searches.items():
             peak = min(self._rooms(held, stage))
-            answer = search.solve(self._limits(stage, peak, held), clock, self.gap) if peak >= 0 else None
-            if answer is None or answer.best is None:
+            limits = self._limits(stage, peak, held)
+            if peak < 0 or any(limits.within(wider) for wider in search.fruitless):
+                return None
+            answer = search.solve(limits, clock, self.gap)
+            if answer.best is None:
                 return None
             plans[stage] = answer.best
         return plans
@@ -336,7 +343,7 @@ class DeviceSearch:
     def _divided(
         self, low: Mapping[Place, int], high: Mapping[Place, int], plans: Mapping[int, Candidate] | None
     ) -> list[tuple[dict[Place, int], dict[Place, int]]]:
-        """The box as two, divided where its relaxation counts too little; none if that is nowhere."""
+        """The box as two, divided where its relaxation, of which these are plans, counts too little; or none."""
         counts: dict[Place, int] = {}
         for moment in self.moments:
             for (where, kind), count in moment.waiting:
