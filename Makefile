@@ -54,14 +54,16 @@ lint: setup
 test: setup system lint
 	$(BIN)/python -m pytest -n 2
 
-# The tests with transformers, accelerate, lightning and peft, in an environment of their own.
+# The tests with transformers, accelerate, lightning, peft and trl, in an environment of their own; of tools that need
+# CUDA or other versions there are only the sources.
 integrations: build/integrations/.ready
 	build/integrations/bin/python -m pytest -n 0 -W default tests/integrations
 
-build/integrations/.ready: pyproject.toml constraints.txt tests/integrations/requirements.txt
+build/integrations/.ready: pyproject.toml constraints.txt tests/integrations/requirements.txt tests/integrations/sources.txt
 	$(PYTHON) -m venv build/integrations
 	build/integrations/bin/python -m pip install -q -c constraints.txt -r tests/integrations/requirements.txt \
 	  -e '.[torch]' pytest pytest-timeout pytest-xdist
+	build/integrations/bin/python -m pip install -q --no-deps -r tests/integrations/sources.txt
 	touch $@
 
 # The tests with JAX, in an environment of its own.

@@ -245,7 +245,8 @@ def policy(
         budget: ``"16GB"``, ``"80%"`` or a number of bytes, fixed memory included.
         to: ``torch-checkpoint`` (``torch.utils.checkpoint`` around modules), ``hf-every-n`` (every n-th layer),
             ``torch-tags`` (tags for operations), ``jax-names`` (names of values that ``jax.checkpoint`` saves),
-            ``jax-scan`` (inside of scans) or ``keras-layers`` (layers for ``keras.RematScope``).
+            ``jax-scan`` (inside of scans), ``keras-layers`` (layers for ``keras.RematScope``), or, for settings of
+            tools for training, ``torch-remat``, ``titan``, ``trl``, ``axolotl`` or ``megatron``.
         options: How to solve; the time limit is for both searches.
         listener: Receives the progress, from any thread.
 

@@ -13,11 +13,14 @@ from remat_cli.graph.tools import Tagged
 from remat_cli.plan.liveness import priced
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.planning.options import SolveOptions
-from remat_cli.planning.policy_tools import TOOLS, Chosen, Tool
+from remat_cli.planning.policy_chosen import Chosen
+from remat_cli.planning.policy_tools import TOOLS, Tool
 from remat_cli.planning.solved import Solved
 from remat_cli.planning.solving import solve
 from remat_cli.planning.warm_start import WarmStart
+from remat_cli.reports.words import exact_bytes, percent_over
 from remat_cli.strategies.base import Found, Schedule, Task
+from remat_cli.strategies.policies.layer_settings import settings_for
 from remat_cli.strategies.policies.saved_values import SaveOnly
 from remat_cli.strategies.policies.whole_modules import EveryNLayers, chosen_from, layers_of
 from remat_cli.units import Budget, as_budget
@@ -35,8 +38,8 @@ class Policy:
         tool: Name of the tool.
         graph: The graph.
         solved: The plan, replayed as the tool holds memory; its bound holds for all plans of the tool's class.
-        settings: What is recomputed: names of modules, or the distance of layers.
-        candidates: Number of modules, or of layers, to choose from.
+        settings: What is recomputed: names of modules, the distance of layers, or the kind of a setting and its names.
+        candidates: Number of modules, of layers, or of settings, to choose from.
         snippet: Lines to paste.
         others: What other tools of the framework can do, those that can within the budget.
         best: The best of all plans, with its bound; None if none was found in time.
@@ -113,7 +116,7 @@ def policy(
         best: Solved | None = solve(graph, limit, anything, listener=listener, near=near)
     except LimitReached:
         best = None
-    chosen = Chosen.of(graph, solved.plan)
+    chosen = Chosen.of(graph, solved.plan, _facts(graph, solved, best))
     return Policy(to, graph, solved, chosen.settings, _candidates(graph, tool), tool.snippet(chosen), others, best)
 
 
@@ -126,6 +129,7 @@ def _others(
 ) -> tuple[tuple[str, Plan], ...]:
     """The best plans of other tools of the graph's framework, as far as they are found in time."""
     rivals = [other for other in TOOLS.values() if other is not tool and other.frontend == _frontend(graph) is not None]
+    rivals = [other for other in rivals if other.unit != "settings"]  # asked for by those who ride that tool
     rivals = [other for other in rivals if other.needs is None or graph.metadata.get(other.needs)]
     limit_s = None if asked.time_limit_s is None else _OTHERS_SHARE * asked.time_limit_s / max(1, len(rivals))
     plans = []
@@ -138,6 +142,21 @@ def _others(
     return tuple(plans)
 
 
+def _facts(graph: Graph, solved: Solved, best: Solved | None) -> tuple[str, ...]:
+    """What is predicted of a plan, for people who find its setting in a file."""
+    base, claim = graph.total_cost, solved.plan.claim
+
+    def over(cost: float) -> str:
+        return f"+{percent_over(cost / base - 1)}" if base else f"{cost:g} more"
+
+    price = f"{over(claim.cost)} {graph.cost_unit} over no recomputation"
+    if best is not None:
+        bound = best.plan.claim
+        price += f" (the best of all plans: {over(bound.cost)}, none below {over(bound.lower_bound)})"
+    peak = exact_bytes(solved.report.replay.peak_bytes)
+    return (f"By remat for the graph {graph.name or 'without a name'}: peak {peak},", f"{price}.")
+
+
 def _frontend(graph: Graph) -> object:
     """The frontend that made a graph; None for none."""
     return graph.metadata.get("frontend") if isinstance(graph.metadata, dict) else None
@@ -147,6 +166,8 @@ def _candidates(graph: Graph, tool: Tool) -> int:
     """How many things ``tool`` chooses from."""
     if tool.strategy == SaveOnly.name:
         return sum(map(len, Tagged.of(graph, tool.strategy).groups))
+    if tool.unit == "settings":
+        return len(settings_for(Task(tool.memory(graph), None), tool.name))
     choice = chosen_from(Task(graph, None), tool.strategy)
     return len(layers_of(choice) if tool.strategy == EveryNLayers.name else choice.modules)
 

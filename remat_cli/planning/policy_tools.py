@@ -8,36 +8,9 @@ from dataclasses import dataclass
 
 from remat_cli.graph.model import Graph
 from remat_cli.graph.tools import Tagged, as_autograd_holds, as_scans_hold
-from remat_cli.plan.model import Compute, Plan
-from remat_cli.spec import split_spec
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """What a tool is to do.
-
-    Attributes:
-        graph: The graph.
-        plan: The plan.
-        options: The options of the strategy that make this plan.
-    """
-
-    graph: Graph
-    plan: Plan
-    options: Mapping[str, str]
-
-    @classmethod
-    def of(cls, graph: Graph, plan: Plan) -> Chosen:
-        """What ``plan`` says."""
-        return cls(graph, plan, split_spec(plan.strategy)[1])
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """Names of modules or values, or the distance of layers."""
-        for key in ("modules", "saved"):
-            if key in self.options:
-                return () if self.options[key] == "none" else tuple(self.options[key].split("+"))
-        return (self.options["n"],) if "n" in self.options else ()
+from remat_cli.plan.model import Compute
+from remat_cli.planning.policy_chosen import Chosen
+from remat_cli.planning.policy_settings import axolotl, megatron, titan, torch_remat, trl
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +20,7 @@ class Tool:
     Attributes:
         name: ``torch-checkpoint``.
         title: What it is, for the command line.
-        unit: What it chooses: ``modules``, ``layers`` or ``names``.
+        unit: What it chooses: ``modules``, ``layers``, ``names``, or one of its ``settings`` for all layers.
         frontend: The frontend whose graphs it is for.
         strategy: The strategy whose plans it can carry out.
         snippet: The lines that say so to the tool.
@@ -193,6 +166,10 @@ def _table(calls: Mapping[str, list[int]]) -> str:
     return "{\n" + lines + "}" if lines else "{}"
 
 
+_ALIKE = (
+    "the peak is that of the graph's own model with this setting; the tool's models have other operations, and it may "
+    "divide them among devices"
+)
 TOOLS = {
     tool.name: tool
     for tool in (
@@ -258,6 +235,27 @@ TOOLS = {
             note="the layers fit the budget in the order of the graph; TensorFlow orders operations anew in every "
             "step, and may hold more: measure",
             orders=False,
+        ),
+        *(
+            Tool(
+                name,
+                title,
+                "settings",
+                "torch",
+                f"layer-settings{{tool={name}}}",
+                snippet,
+                memory=as_autograd_holds,
+                others=name not in {"trl", "axolotl"},
+                needs="layers" if name in {"trl", "axolotl"} else None,
+                note=note,
+            )
+            for name, title, snippet, note in (
+                ("torch-remat", "regions of Meta's torch_remat in every layer", torch_remat, None),
+                ("titan", "torchtitan's activation_checkpoint", titan, _ALIKE),
+                ("trl", "gradient_checkpointing of TRL's trainers", trl, None),
+                ("axolotl", "gradient and selective checkpointing of axolotl", axolotl, None),
+                ("megatron", "Megatron's recompute_granularity and recompute_modules", megatron, _ALIKE),
+            )
         ),
     )
 }

@@ -23,6 +23,7 @@ STRATEGIES: Registry[Strategy] = Registry(
         "fsdp": "remat_cli.strategies.policies.sharded:Fsdp",
         "keep-all": "remat_cli.strategies.keep_all:KeepAll",
         "keras-layers": "remat_cli.strategies.policies.whole_modules:KerasLayers",
+        "layer-settings": "remat_cli.strategies.policies.layer_settings:LayerSettings",
         "linearized-greedy": "remat_cli.strategies.published.chen:LinearizedGreedy",
         "linearized-sqrt": "remat_cli.strategies.published.chen:LinearizedSqrt",
         "lns": "remat_cli.strategies.searches:Lns",

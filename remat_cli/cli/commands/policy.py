@@ -22,6 +22,7 @@ Examples:
   remat export torch:train.py:build -o step.json
   remat policy step.json --budget 8GB --to torch-checkpoint
   remat policy step.json --budget 70% --to hf-every-n --format json
+  remat policy step.json --budget 70% --to trl
 
 Exits with 1 if nothing that the tool can express fits the budget."""
 
@@ -47,7 +48,8 @@ Exits with 1 if nothing that the tool can express fits the budget."""
 def command(graph: str, to: str, **options: Any) -> int:
     """Find the best plan of GRAPH that another tool's own recomputation can express, and print it as code to paste.
 
-    Such tools recompute whole modules, or all but a set of saved values. The cheapest choice within the budget stands
+    Such tools recompute whole modules, or all but a set of saved values; settings of trainers say the same for every
+    layer. The cheapest choice within the budget stands
     next to the cheapest of all plans, which shows what the tool costs. GRAPH has to come from remat export with the
     tool's framework, since it has to say which modules and names there are. Memory is that of the graph: a training
     loop may hold more, such as logits.
