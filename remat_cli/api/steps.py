@@ -172,7 +172,7 @@ def _captured(
     build: Callable[[], tuple[Any, ...]], title: str, source: str, sizes: str, cost: str, tell: Tell
 ) -> Captured:
     """The graph of what ``build`` returns, with its parameters as they were when it was built."""
-    from remat_cli.frontends.torch.export import export_model
+    from remat_cli.frontends.torch.blocks import export_by_blocks
     from remat_cli.frontends.torch.named import contents
 
     seen: list[tuple[tuple[Parameter, ...], int]] = []
@@ -182,7 +182,7 @@ def _captured(
         seen.append(contents(built[0]))
         return built
 
-    graph = export_model(recording, title, source, cost=cost, tell=tell)
+    graph, blocks = export_by_blocks(recording, title, source, cost=cost, tell=tell)
     parameters, buffer_bytes = seen[-1]
-    assumed = _of_kernels(graph)
+    assumed = (*((blocks,) if blocks else ()), *_of_kernels(graph))
     return Captured(title, graph, parameters, buffer_bytes, True, sizes, assumed, by_sheet=cost != "flops")

@@ -37,7 +37,7 @@ from remat_cli.frontends.torch.compat.dynamo import break_of, undistributed, wit
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, silent_fakes
 from remat_cli.frontends.torch.compat.masks import with_eager_masks
 from remat_cli.frontends.torch.tensors import leaves, total_bytes
-from remat_cli.frontends.torch.types import AutogradNode, FakeMode, FxNode, GraphModule, Module, Tensor
+from remat_cli.frontends.torch.types import AutogradNode, Context, FakeMode, FxNode, GraphModule, Module, Tensor
 
 _FORMS_IN_A_STEP = 1024
 """How often a function is compiled while a step is captured. PyTorch stops at 8 and runs the rest as it is; training by
@@ -441,16 +441,21 @@ def _largest(run: Callable[[], Any], calls: Calls) -> Any:
     return calls.output
 
 
-def called_once(model: Model, mode: FakeMode) -> None:
-    """Call the step once as it is, for what only a first call does; as far as it comes."""
+def called_once(model: Model, mode: FakeMode, listening: Context | None = None) -> bool:
+    """Call the step once as it is, for what only a first call does; as far as it comes. Whether it came to its end.
+
+    ``listening`` is a context in which it runs.
+    """
     import torch
 
     under = contextlib.nullcontext() if mode is None else mode
+    listening = contextlib.nullcontext() if listening is None else listening
     try:
-        with undisturbed(), under, torch.enable_grad(), exact_sizes(), silent_fakes(), _quiet():
+        with undisturbed(), under, torch.enable_grad(), exact_sizes(), silent_fakes(), _quiet(), listening:
             _step(model)(*model.inputs, **model.keywords)
     except Exception:  # the error of the capture says more
-        return
+        return False
+    return True
 
 
 def _step(model: Model) -> Callable[..., Any]:
