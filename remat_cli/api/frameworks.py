@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat_cli.api.arguments import as_text, as_whole
 from remat_cli.api.documents import Source, as_graph, as_plan
+from remat_cli.frontends.interconnect import MOST_RANKS, Interconnect
 from remat_cli.frontends.messages import tell_stderr
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
@@ -43,7 +44,15 @@ def build_graph(spec_text: str, *, cost: str = "flops") -> Graph:
 
 
 @door
-def export_torch(text: str, *, device: str = "cpu", cost: str = "device", compiler: str = "eager") -> Graph:
+def export_torch(
+    text: str,
+    *,
+    device: str = "cpu",
+    cost: str = "device",
+    compiler: str = "eager",
+    world: int | None = None,
+    interconnect: str | None = None,
+) -> Graph:
     """The graph of the training step that ``FILE.py:NAME`` builds.
 
     Args:
@@ -53,20 +62,38 @@ def export_torch(text: str, *, device: str = "cpu", cost: str = "device", compil
             ``flops``; or ``roofline:NAME``: time on a GPU by its data sheet.
         compiler: What compiles the step: ``eager``, which runs operations one by one, or ``inductor``, which joins
             them: nodes then are groups of operations.
+        world: The number of ranks of a training in which this step is that of rank 0: the function is called in a
+            process group of that size without processes, and may make meshes and DTensors. None for no others.
+        interconnect: Bandwidth between ranks, what one sends in one direction: ``400GB/s``, or by the names of the
+            dimensions of the mesh, ``fsdp=50GB/s,tp=400GB/s``. A collective takes the time of a ring.
 
     Raises:
         CaptureFailed: If the step cannot be captured as one graph.
-        UsageError: If there is no such function, device, cost model or compiler.
+        UsageError: If there is no such function, device, cost model or compiler, or ``world`` is given where this
+            process has a process group already, or without an interconnect, or with costs that are no times.
         FrameworkUnavailable: If PyTorch is missing, was not built for the device, or is too old for the compiler.
     """
     from remat_cli.frontends.torch import export
 
-    return export.export_torch(as_text(text, "text"), device=device, cost=as_text(cost, "cost"), compiler=compiler)
+    return export.export_torch(
+        as_text(text, "text"),
+        device=device,
+        cost=as_text(cost, "cost"),
+        compiler=compiler,
+        world=None if world is None else as_whole(world, "world", 1, MOST_RANKS),
+        interconnect=None if interconnect is None else Interconnect.of(as_text(interconnect, "interconnect")),
+    )
 
 
 @door
 def export_torch_parts(
-    text: str, *, device: str = "cpu", cost: str = "device", compiler: str = "eager"
+    text: str,
+    *,
+    device: str = "cpu",
+    cost: str = "device",
+    compiler: str = "eager",
+    world: int | None = None,
+    interconnect: str | None = None,
 ) -> tuple[Graph, ...]:
     """As :func:`export_torch`; but if PyTorch captures the step in parts, the graph of each part, in their order.
 
@@ -78,12 +105,19 @@ def export_torch_parts(
         device: ``cpu`` or ``cuda``: the device that the step is for.
         cost: ``device``, ``flops`` or ``roofline:NAME``.
         compiler: ``eager`` or ``inductor``.
+        world: The number of ranks, see :func:`export_torch`.
+        interconnect: Bandwidth between ranks, see there.
 
     Raises:
         UsageError, FrameworkUnavailable: As :func:`export_torch`.
         CaptureFailed: If the step cannot be captured.
     """
-    return tuple(_exported("torch", text, device, cost, compiler=compiler))
+    options = {"compiler": compiler}
+    if world is not None:
+        options["world"] = str(as_whole(world, "world", 1, MOST_RANKS))
+    if interconnect is not None:
+        options["interconnect"] = interconnect
+    return tuple(_exported("torch", text, device, cost, **options))
 
 
 @door

@@ -45,8 +45,10 @@ class Framework(ABC, Generic[Step]):
         frontend: Its name, and what the metadata of its graphs says.
         devices: The devices that it knows, the default first.
         default_cost: The cost model of an export that names none.
-        options: Options of exports that are the framework's own, with the words that each may be, the default first.
+        options: Options of exports that are the framework's own, with the words that each may be, the default first;
+            without words it may be any text that the framework accepts.
         option_help: What each of these options does, for the command line.
+        option_metavar: What stands for the value of an option on the command line, where that is not ``NAME``.
         architectures: Its models in the zoo.
     """
 
@@ -55,6 +57,7 @@ class Framework(ABC, Generic[Step]):
     default_cost: ClassVar[str] = "device"
     options: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     option_help: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    option_metavar: ClassVar[Mapping[str, str]] = MappingProxyType({})
     architectures: ClassVar[Registry[Any]]
 
     # What a framework brings.
@@ -251,7 +254,7 @@ class Framework(ABC, Generic[Step]):
             if words is None:
                 message = f"{name} is not for {self.title}"
                 raise UsageError(Worded(message, f"--{message}"), hint="leave it out")
-            if word not in words:
+            if words and word not in words:
                 message = Worded(f'"{word}" is no {name}', f'"{word}" is no --{name}')
                 raise UsageError(message, hint=f"choose {' or '.join(words)}")
 

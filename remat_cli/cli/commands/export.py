@@ -28,6 +28,7 @@ Examples:
   remat export 'zoo:vgg16{batch=64,backward=operator}' | remat show -
   remat export zoo:resnet50 --cost roofline:v100 -o resnet50.json
   remat export torch:train.py:build -o step.json
+  remat export torch:train.py:build --world 256 --interconnect 50GB/s --cost roofline:h100 -o rank.json
   remat export jax:train.py:build -o step.json
   remat export tf:train.py:build -o step.json
   remat export 'zoo:torch/gpt2{batch=4}' -o gpt2.json
@@ -46,8 +47,10 @@ def _framework_options(command: params.F) -> params.F:
     for name in FRAMEWORKS.names():
         framework = FRAMEWORKS.load(name)
         for option, words in framework.options.items():
-            text = f"{name}: {framework.option_help[option]}.  [default: {words[0]}]"
-            command = click.option(f"--{option}", metavar="NAME", help=text)(command)
+            default = f"  [default: {words[0]}]" if words else ""
+            metavar = framework.option_metavar.get(option, "NAME")
+            text = f"{name}: {framework.option_help[option]}.{default}"
+            command = click.option(f"--{option}", metavar=metavar, help=text)(command)
     return command
 
 
@@ -80,6 +83,8 @@ def command(
     memory. If PyTorch captures the step only in parts (it has graph breaks), -o step.json writes a graph for each part,
     step.0.json, step.1.json and so on, and prints what crosses between them. torch: needs the extra remat[torch]. With
     --compiler inductor the nodes are groups of operations that Inductor joins, and the plan is for torch.compile.
+    With --world N the function is called as on rank 0 of N, in a process group without processes, so that it can shard
+    the module with DTensors; --interconnect says what the collectives cost.
 
     jax:FILE.py:NAME is a function that returns (loss, arguments) or (loss, arguments, options): the step is
     jax.value_and_grad(loss, **options)(*arguments), with argnums or has_aux as options. Arguments are arrays or

@@ -8,6 +8,7 @@ from typing import Any
 
 from remat_cli.errors import CaptureFailed, ExecutionFailed
 from remat_cli.frontends.torch import types
+from remat_cli.frontends.torch.compat.distributed import COMMUNICATING
 from remat_cli.frontends.torch.compat.operators import is_operator, schema
 from remat_cli.frontends.torch.document import (
     ITEM_BYTES,
@@ -170,7 +171,8 @@ def operator_named(name: str) -> types.Operator:
 def _parts(name: Any) -> list[str]:
     """Namespace, name and overload; if ``name`` is not an operator's, parts that no operator has."""
     parts = name.split(".") if isinstance(name, str) else []
-    if len(parts) != 3 or not all(part.isidentifier() for part in parts) or parts[0].startswith("_"):
+    hidden = len(parts) != 3 or (parts[0].startswith("_") and parts[0] not in COMMUNICATING)
+    if hidden or not all(part.isidentifier() for part in parts):
         return ["no_such_operator", "default", "default"]
     return parts
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
 from remat_cli.errors import NotOneGraph
+from remat_cli.frontends.interconnect import Interconnect
 from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.source import load_function
 from remat_cli.frontends.torch.capture.capture import (
@@ -24,12 +25,15 @@ from remat_cli.frontends.torch.capture.lower import Lowering, lowering
 from remat_cli.frontends.torch.capture.naming import line_in
 from remat_cli.frontends.torch.capture.placeholders import unplannable
 from remat_cli.frontends.torch.capture.refusals import in_no_part, not_captured, refusal_of
+from remat_cli.frontends.torch.compat.distributed import has_group, local_tensor
 from remat_cli.frontends.torch.compat.fake_tensors import new_fake_mode
 from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.inductor.joint import tracer_of
 from remat_cli.frontends.torch.installed import require_present
+from remat_cli.frontends.torch.measure.collectives import with_collectives
 from remat_cli.frontends.torch.measure.costs import CostModel, cost_model
 from remat_cli.frontends.torch.tensors import storage, storage_bytes, total_bytes
+from remat_cli.frontends.torch.world import require_gathered_in_code, require_links, world_of
 from remat_cli.graph.metadata import LINES
 from remat_cli.graph.model import Graph
 from remat_cli.units import format_bytes
@@ -46,12 +50,16 @@ class ExportOptions(TypedDict, total=False):
         device: ``cpu`` (the default) or ``cuda``: the device that the step is for. Nothing runs there during export.
         cost: ``device``, ``flops`` (the default) or ``roofline:NAME``.
         compiler: What compiles the step: ``eager`` (the default), which runs operations one by one, or ``inductor``.
+        world: Number of ranks of a training of which the step is that of one; None (the default) for no others.
+        interconnect: The bandwidths between ranks; None (the default) if nothing is known of them.
         tell: Called before much memory is taken, and before the device is measured.
     """
 
     device: str
     cost: str
     compiler: str
+    world: int | None
+    interconnect: Interconnect | None
     tell: Tell
 
 
@@ -87,6 +95,8 @@ def export_parts(
     device: str = "cpu",
     cost: str = "flops",
     compiler: str = "eager",
+    world: int | None = None,
+    interconnect: Interconnect | None = None,
     tell: Tell = tell_stderr,
     whole: bool = False,
 ) -> tuple[Graph, ...]:
@@ -100,9 +110,11 @@ def export_parts(
         build: Called with fake tensors in place of large ones, or with real ones if it needs their numbers.
         name: Name of the graph.
         source: Its origin, for the metadata.
-        device: See :class:`ExportOptions`, as for the next three.
+        device: See :class:`ExportOptions`, as for the next five.
         cost: See there.
         compiler: See there.
+        world: See there.
+        interconnect: See there.
         tell: See there.
         whole: Whether parts are an error.
 
@@ -114,13 +126,32 @@ def export_parts(
     """
     require_present(device)
     tracer = tracer_of(compiler)
+    require_links(world, interconnect, cost, compiler)
     costs = cost_model(cost, device, tell)
 
     def lowered(captured: Captured, name: str) -> Graph:
-        return with_origin(lowering(captured, costs.cost, name), captured, costs, source=source, device=device)
+        own = with_collectives(costs, interconnect, captured)
+        graph = with_origin(lowering(captured, own.cost, name), captured, own, source=source, device=device)
+        return graph if world is None else replace(graph, metadata=graph.metadata | {"world": {"ranks": world, "rank": 0}})
 
+    with world_of(world):
+        return _export(build, name, device, tell, tracer, lowered, whole=whole)
+
+
+def _export(
+    build: Callable[[], Any],
+    name: str,
+    device: str,
+    tell: Tell,
+    tracer: Tracer,
+    lowered: Callable[[Captured, str], Graph],
+    *,
+    whole: bool,
+) -> tuple[Graph, ...]:
+    """See :func:`export_parts`; ``lowered`` makes a graph with a name of a captured one."""
     mode = new_fake_mode()
     model = build_model(build, mode, device, tell)
+    require_gathered_in_code(model.module)
     try:
         return (lowered(capture(model, mode, tracer), name),)
     except NotOneGraph as error:
@@ -128,7 +159,7 @@ def export_parts(
             raise
         reason = error
     parts, problem = divided(model, mode, tracer)
-    if problem is not None:
+    if problem is not None and not has_group():  # a group without processes computes nothing
         parts, problem = _divided_with_numbers(build, device, tell, problem, tracer)
     if problem is not None:
         raise not_captured(problem) from problem
@@ -150,7 +181,7 @@ def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str
     metadata = FRONTEND.metadata(source, device, said)
     if captured.model.loss is not None:
         metadata["loss"] = "separate"
-    metadata["parameters"] = sum(p.numel() for p in captured.model.module.parameters())
+    metadata["parameters"] = sum(local_tensor(p).numel() for p in captured.model.module.parameters())
     if captured.inductor is not None:
         metadata["compiler"] = "inductor"
     notes = {"notes": [*captured.notes, *graph.metadata["notes"]]}

@@ -1,14 +1,17 @@
 """PyTorch, as one of the frameworks of :mod:`remat_cli.frontends.frameworks`."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from remat_cli.errors import UsageError
 from remat_cli.frontends.captured.origin import Frontend
 from remat_cli.frontends.captured.profiling import OperationBench
 from remat_cli.frontends.captured.running import PlanBench
 from remat_cli.frontends.frameworks import Framework
+from remat_cli.frontends.interconnect import MOST_RANKS, Interconnect
 from remat_cli.frontends.messages import Tell
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
 from remat_cli.frontends.torch.document import FRONTEND, Step, difference, read_step
@@ -22,8 +25,17 @@ class Torch(Framework[Step]):
 
     frontend: ClassVar[Frontend] = FRONTEND
     devices: ClassVar[tuple[str, ...]] = DEVICES
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"compiler": ("eager", "inductor")})
-    option_help: ClassVar[Mapping[str, str]] = MappingProxyType({"compiler": "inductor for a step under torch.compile"})
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+        {"compiler": ("eager", "inductor"), "world": (), "interconnect": ()}
+    )
+    option_help: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "compiler": "inductor for a step under torch.compile",
+            "world": "the step of one rank of so many, without the others",
+            "interconnect": "what a rank sends in one direction: 400GB/s, or by mesh dimension fsdp=50GB/s,tp=400GB/s",
+        }
+    )
+    option_metavar: ClassVar[Mapping[str, str]] = MappingProxyType({"world": "N", "interconnect": "BANDWIDTH"})
     architectures: ClassVar[Registry[Any]] = TORCH_ARCHITECTURES
 
     def capture(
@@ -32,8 +44,23 @@ class Torch(Framework[Step]):
         """See :meth:`Framework.capture`."""
         from remat_cli.frontends.torch.export import export_parts
 
-        compiler = options.get("compiler", "eager")
-        return export_parts(build, name, source, device=device, cost=cost, compiler=compiler, tell=tell)
+        world, interconnect = _ranks(options)
+        return export_parts(
+            build,
+            name,
+            source,
+            device=device,
+            cost=cost,
+            compiler=options.get("compiler", "eager"),
+            world=world,
+            interconnect=interconnect,
+            tell=tell,
+        )
+
+    def require_options(self, options: Mapping[str, str]) -> None:
+        """See :meth:`Framework.require_options`."""
+        super().require_options(options)
+        _ranks(options)
 
     def require_present(self, device: str) -> None:
         """See :meth:`Framework.require_present`."""
@@ -64,3 +91,18 @@ class Torch(Framework[Step]):
         from remat_cli.frontends.torch.measure.benches import plan_bench
 
         return plan_bench(step, device, seed, peak_bytes)
+
+
+def _ranks(options: Mapping[str, str]) -> tuple[int | None, Interconnect | None]:
+    """The number of ranks, and the bandwidths between them, that options of an export state.
+
+    Raises:
+        UsageError: If they state something else.
+    """
+    world, link = options.get("world"), options.get("interconnect")
+    ranks = None
+    if world is not None:
+        ranks = int(world) if re.fullmatch(r"\d{1,7}", world, re.ASCII) else 0
+        if not 1 <= ranks <= MOST_RANKS:
+            raise UsageError(f'"{world}" is not a number of ranks', hint=f"write a whole number up to {MOST_RANKS}")
+    return ranks, None if link is None else Interconnect.of(link)

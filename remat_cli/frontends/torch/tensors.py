@@ -4,18 +4,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from remat_cli.errors import CaptureFailed
+from remat_cli.frontends.torch.compat.distributed import local_tensor
 from remat_cli.frontends.torch.compat.operators import is_operator, schema, storage_identity
 from remat_cli.frontends.torch.types import FxNode, Tensor
 
 
 def storage(tensor: Tensor) -> int:
-    """Identity of the memory of ``tensor``; the same for all its views."""
-    return storage_identity(tensor)
+    """Identity of the memory of ``tensor``; the same for all its views. Of a DTensor, that of the part of this rank."""
+    return storage_identity(local_tensor(tensor))
 
 
 def storage_bytes(tensor: Tensor) -> int:
-    """Bytes of the memory in which ``tensor`` lies."""
-    return int(tensor.untyped_storage().nbytes())
+    """Bytes of the memory in which ``tensor`` lies; of a DTensor, the part of this rank."""
+    return int(local_tensor(tensor).untyped_storage().nbytes())
 
 
 def total_bytes(tensors: Iterable[Tensor]) -> int:

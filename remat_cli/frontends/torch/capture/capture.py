@@ -24,6 +24,7 @@ from remat_cli.frontends.torch.capture.refusals import (
     refusal_of,
     second_gradient,
 )
+from remat_cli.frontends.torch.capture.sharded import plain_joint
 from remat_cli.frontends.torch.compat.aot_autograd import aot, as_given, default_split
 from remat_cli.frontends.torch.compat.autograd import (
     compiled_node,
@@ -123,7 +124,7 @@ class Captured:
     Attributes:
         joint: The FX graph module: placeholders for parameters, buffers and inputs, then one for each tangent.
         forward_outputs: Number of its outputs that the forward pass makes: updates of inputs, then results.
-        tensors: The (fake) tensors behind the placeholders that are not tangents, in the order of the compiler.
+        tensors: The compiler's inputs, in its order: (fake) tensors, DTensors, and the meshes of DTensors.
         model: The model that was captured.
         notes: What the user has to know about it.
         inductor: What it has besides if Inductor compiles it; else None.
@@ -292,7 +293,7 @@ def through_aot(graph_module: GraphModule, inputs: Sequence[Tensor], model: Mode
     """Capture what AOTAutograd makes, operation by operation."""
 
     def partition(joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
-        receive(Captured(joint, num_fwd_outputs, tuple(inputs), model))
+        receive(Captured(*plain_joint(joint, num_fwd_outputs), tuple(inputs), model))
         return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
 
     return aot(graph_module, list(inputs), compiler=as_given, partition=partition)

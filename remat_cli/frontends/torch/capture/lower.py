@@ -30,8 +30,10 @@ from remat_cli.frontends.torch.capture.capture import Captured
 from remat_cli.frontends.torch.capture.joint_program import JointProgram, joint_program, tensor_name
 from remat_cli.frontends.torch.capture.naming import call_tag, called_modules, checkpointed_layers
 from remat_cli.frontends.torch.capture.placeholders import JointInput, joint_inputs, result_kind
+from remat_cli.frontends.torch.capture.sharded import whole_bytes
 from remat_cli.frontends.torch.codec import encode, encode_data
 from remat_cli.frontends.torch.compat.autograd import frees_tangents
+from remat_cli.frontends.torch.compat.distributed import COLLECTIVES, staged_bytes
 from remat_cli.frontends.torch.document import (
     Argument,
     Constant,
@@ -46,8 +48,8 @@ from remat_cli.frontends.torch.document import (
     tensors_read,
 )
 from remat_cli.frontends.torch.execute.strides import copied_bytes
-from remat_cli.frontends.torch.tensors import storage, storage_bytes, tensors_in, total_bytes
-from remat_cli.frontends.torch.types import FxNode
+from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes, tensors_in, total_bytes
+from remat_cli.frontends.torch.types import FxNode, Tensor
 from remat_cli.graph.model import Graph, Node, Phase
 
 _SAME = ("aten.detach.default", "aten.alias.default")
@@ -117,7 +119,7 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
         nodes=tuple(nodes),
         outputs=tuple(sorted(outputs)),
         # Also what the step does not read.
-        fixed_memory=total_bytes([*captured.tensors, *module.parameters(), *module.buffers()])
+        fixed_memory=total_bytes([*_given(captured), *module.parameters(), *module.buffers()])
         + sum(len(constant.data) for constant in constants),
     )
     metadata = {
@@ -215,9 +217,18 @@ class _Payloads:
             recompute=call.op != TANGENTS and not (computation.random and self.joint.groups is not None),
             op=computation.op,
             phase=call.phase,
-            workspace=copied_bytes(operation, made_on or ""),
+            workspace=self._workspace(call, operation, made_on or ""),
             payload=operation.document(),
         )
+
+    def _workspace(self, call: Call, operation: Operation, device: str) -> int:
+        """Bytes that a call takes while it runs, as far as they are known without measuring."""
+        staged = (
+            staged_bytes(call.target, device, whole_bytes(self.joint.nodes[call.name]))
+            if call.target in COLLECTIVES
+            else 0
+        )
+        return max(copied_bytes(operation, device), staged)
 
     def _returned(self, call: Call, slot: int) -> Returned:
         """The description of an output of ``call`` in a document."""
@@ -308,9 +319,14 @@ def _hold(nodes: list[Node], results: Sequence[Result], payloads: _Payloads, out
         outputs.update(range(owner[at], owner[at + 1]))
 
 
+def _given(captured: Captured) -> list[Tensor]:
+    """The tensors behind the placeholders; meshes of DTensors are among the compiler's inputs too."""
+    return [tensor for _, tensor in leaves(captured.tensors)]
+
+
 def _unused(captured: Captured) -> list[str]:
     """A note for each parameter that the step does not read; it is in fixed memory, and gets no gradient."""
-    read = {storage(tensor) for tensor in captured.tensors}
+    read = set(map(storage, _given(captured)))
     return [
         f"parameter {name} has no part in the step"
         for name, parameter in captured.model.module.named_parameters()

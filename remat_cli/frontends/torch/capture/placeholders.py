@@ -17,6 +17,7 @@ from remat_cli.frontends.aten.value_ranges import (
 from remat_cli.frontends.torch.capture.capture import Captured
 from remat_cli.frontends.torch.codec import spec_of
 from remat_cli.frontends.torch.compat.aot_autograd import descriptors
+from remat_cli.frontends.torch.compat.distributed import whole_description
 from remat_cli.frontends.torch.compat.fake_tensors import is_fake
 from remat_cli.frontends.torch.compat.operators import is_operator
 from remat_cli.frontends.torch.document import Placeholder
@@ -53,7 +54,7 @@ def joint_inputs(captured: Captured) -> list[JointInput]:
     limits = _limits(captured.joint.graph)
     places: list[JointInput] = []
     for node in captured.joint.graph.find_nodes(op="placeholder"):
-        value, description = node.meta["val"], node.meta.get("desc")
+        value, description = node.meta["val"], whole_description(node.meta.get("desc"))
         if not is_fake(value):
             raise CaptureFailed(
                 f"an input of the model is {type(value).__name__} and not a tensor of fixed shape: compile with "
@@ -200,7 +201,7 @@ def result_kind(captured: Captured, number: int, places: Sequence[JointInput]) -
         return "gradient", number - captured.forward_outputs
     known_kinds = descriptors()
     inputs = [place.number for place in places if not place.is_tangent]
-    description = captured.joint.graph.output_node().meta["desc"][number]
+    description = whole_description(captured.joint.graph.output_node().meta["desc"][number])
     if isinstance(description, known_kinds.InputMutationAOTOutput):
         mutated = description.mutated_input
         if isinstance(mutated, known_kinds.PlainAOTInput) and mutated.idx in inputs:

@@ -19,6 +19,7 @@ from remat_cli.errors import ExecutionFailed, RematError, Worded
 from remat_cli.frontends.captured.installed import import_libraries
 from remat_cli.frontends.captured.origin import damaged
 from remat_cli.frontends.torch.codec import decode_data, empty_tensor, spec_of
+from remat_cli.frontends.torch.compat.distributed import COMMUNICATING
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, new_fake_mode, silent_fakes
 from remat_cli.frontends.torch.compat.operators import dispatch_mode, schema, storage_identity
 from remat_cli.frontends.torch.document import ITEM_BYTES, Argument, Operation, Returned, Step, TensorSpec, View
@@ -59,6 +60,11 @@ _TRUST = "if you trust both; if this graph should hold no operators of other lib
 
 
 def _require_known(called: Operation | View, where: str, namespaces: frozenset[str]) -> None:
+    if str(called.call).partition(".")[0] in COMMUNICATING:
+        raise ExecutionFailed(
+            f"{where} calls {quote(called.call)}, which waits for other processes, and here is one",
+            hint="the graph is of one rank of many: export the step of one process to measure or to run it",
+        )
     if called.call not in OPERATORS and str(called.call).partition(".")[0] not in namespaces:
         raise ExecutionFailed(
             f"{where} calls {quote(called.call)}, which is not one of the operators that graphs hold",
