@@ -33,7 +33,7 @@ from remat_cli.frontends.torch.capture.placeholders import JointInput, joint_inp
 from remat_cli.frontends.torch.capture.sharded import whole_bytes
 from remat_cli.frontends.torch.codec import encode, encode_data
 from remat_cli.frontends.torch.compat.autograd import frees_tangents
-from remat_cli.frontends.torch.compat.distributed import COLLECTIVES, staged_bytes
+from remat_cli.frontends.torch.compat.distributed import COLLECTIVES, in_flight, staged_bytes
 from remat_cli.frontends.torch.document import (
     Argument,
     Constant,
@@ -50,7 +50,7 @@ from remat_cli.frontends.torch.document import (
 from remat_cli.frontends.torch.execute.strides import copied_bytes
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes, tensors_in, total_bytes
 from remat_cli.frontends.torch.types import FxNode, Tensor
-from remat_cli.graph.model import Graph, Node, Phase
+from remat_cli.graph.model import Graph, Node, NodeQueue, Phase
 
 _SAME = ("aten.detach.default", "aten.alias.default")
 """Views that change nothing: without autograd they are the tensor itself."""
@@ -219,6 +219,7 @@ class _Payloads:
             phase=call.phase,
             workspace=self._workspace(call, operation, made_on or ""),
             payload=operation.document(),
+            queue=NodeQueue.COMMUNICATION if in_flight(call.target) else NodeQueue.COMPUTE,
         )
 
     def _workspace(self, call: Call, operation: Operation, device: str) -> int:

@@ -48,6 +48,11 @@ def staged_bytes(call: str, device: str, whole: int) -> int:
     return whole if device == "cpu" and staging else 0
 
 
+def in_flight(call: str) -> bool:
+    """Whether an operator is a collective that still runs when it returns, until ``wait_tensor`` is called."""
+    return call in COLLECTIVES and call != SHARD_TO_SHARD
+
+
 def is_present() -> bool:
     """Whether this PyTorch was built with ``torch.distributed``."""
     import torch
@@ -71,11 +76,21 @@ def fake_group(ranks: int) -> Iterator[None]:
     import torch
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    forget_meshes()
     torch.distributed.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     try:
         yield
     finally:
         torch.distributed.destroy_process_group()
+        forget_meshes()
+
+
+def forget_meshes() -> None:
+    """Empty what PyTorch keeps of meshes: it takes a new mesh of the same form for an old one, whose groups are gone."""
+    from torch.distributed.tensor import _redistribute, debug
+
+    _redistribute._gen_transform_infos.cache_clear()
+    debug._clear_sharding_prop_cache()
 
 
 def group_size(name: str) -> int:

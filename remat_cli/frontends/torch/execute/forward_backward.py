@@ -123,11 +123,11 @@ def _events(writer: Writer, cut: _Cut) -> dict[str, str]:
     """For each variable that crosses the event of its copy to the host, if there is one.
 
     Computations wait for all copies from the host: results leave this function, and nothing may be written to later.
-    They wait for copies of what does not cross, too.
+    They wait for copies of what does not cross, and for collectives, too.
     """
     for value in list(writer.filling):
         writer.wait_filled(value)
-    for value in set(writer.leaving) - set(cut.values):
+    for value in (set(writer.leaving) | set(writer.sent)) - set(cut.values):
         writer.settle(value)
     events = {f"h{number}": f"e{number}" for number, _ in cut.slots.values()}
     for value, copies in writer.leaving.items():

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from remat_cli.errors import ExecutionFailed
 from remat_cli.frontends.torch.codec import decode, decode_data, operator_named
+from remat_cli.frontends.torch.compat.distributed import WAIT, in_flight
 from remat_cli.frontends.torch.document import (
     FRONTEND,
     Argument,
@@ -132,6 +133,7 @@ class Writer:
         done: How often the code so far computes each node.
         filling: For values whose register a copy fills, the variable of the event of its end, until it is waited for.
         leaving: For values whose register was copied to the host, the variables of the events of the copies' ends.
+        sent: For values that a collective makes and nothing has waited for, the values that it reads.
     """
 
     step: Step
@@ -144,6 +146,7 @@ class Writer:
     done: Counter[int] = field(default_factory=Counter)
     filling: dict[int, str] = field(default_factory=dict)
     leaving: dict[int, list[str]] = field(default_factory=dict)
+    sent: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def scope(self) -> dict[str, Any]:
         """The objects that the code refers to, by variable."""
@@ -236,6 +239,7 @@ class Writer:
         self.done[index] += 1
         for value in node.inputs:
             self.wait_filled(value)
+            self.sent.pop(value, None)  # where it is read, ``wait_tensor`` is called
         if index == self.step.tangents:
             for k, value in enumerate(numbers):
                 self.line(f"v{value}_0 = tangent({k})", node.id)
@@ -256,6 +260,8 @@ class Writer:
             for name, item in parts:
                 self.line(f"{name} = t[{item}]", node.id)
             self.line("t = None")
+        if in_flight(operation.call):
+            self._send(index)
         if operation.call in OTHER_STRIDES:
             self._in_layout(index)
         if repeated and self.done[index] > 1:
@@ -286,6 +292,7 @@ class Writer:
 
     def offload(self, value: int, slot: int) -> None:
         """Write the copy of a value to the host."""
+        self.wait_sent(value)
         filled = f", {self.filling[value]}" if value in self.filling else ""
         self.line(f"h{slot}, e{slot} = host.to_host({slot}, [{', '.join(self.parts(value))}]{filled})")
         self.leaving.setdefault(value, []).append(f"e{slot}")
@@ -301,9 +308,25 @@ class Writer:
         if event is not None:
             self.line(f"host.wait({event})")
 
+    def _send(self, index: int) -> None:
+        """Take note of a collective that has begun; if it takes more than its result, let computations wait for it."""
+        node = self.step.graph.nodes[index]
+        self.sent |= dict.fromkeys(self.step.graph.values_of(index), node.inputs)
+        if node.workspace:
+            for value in self.step.graph.values_of(index):
+                self.wait_sent(value)
+
+    def wait_sent(self, value: int) -> None:
+        """Write that computations wait for the collective that makes a value, if they do not yet."""
+        if self.sent.pop(value, None) is not None:
+            for part in self.parts(value):
+                self.line(f"{self.operator(WAIT)}({part})")
+
     def settle(self, value: int) -> None:
-        """Write that computations wait for all copies into and from a value."""
+        """Write that computations wait for all copies into and from a value, and for collectives that use it."""
         self.wait_filled(value)
+        for made in [made for made, read in self.sent.items() if value in (made, *read)]:
+            self.wait_sent(made)
         for event in self.leaving.pop(value, ()):
             self.line(f"host.wait({event})")
 
