@@ -40,7 +40,7 @@ class Gather(nn.Module):
 
 
 def sharded(module, mesh, whole, tp=None):
-    """``module``, whose parameters are divided over the first dimension of ``mesh``, too; ``whole`` are they by name."""
+    """``module``, its parameters, ``whole`` by name, divided over the first dimension of ``mesh``, too."""
     for path, part in list(module.named_modules()):
         for name, parameter in list(part.named_parameters(recurse=False)):
             others = (Replicate(),) * (mesh.ndim - 1) if not isinstance(parameter, DTensor) else parameter.placements

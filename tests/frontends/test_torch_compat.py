@@ -10,17 +10,24 @@ import re
 import sys
 import types
 import weakref
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.utils import run_and_get_code
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch_processes import together
 
 import remat_cli.frontends.torch
 from remat_cli.frontends.torch.compat import (
     aot_autograd,
     autograd,
+    distributed,
     dynamo,
     fake_tensors,
     inductor,
@@ -28,6 +35,7 @@ from remat_cli.frontends.torch.compat import (
     operators,
     symbols,
 )
+from remat_cli.frontends.torch.measure.memory import changes_of
 
 FOLDER = Path(remat_cli.frontends.torch.__file__).parent
 PRIVATE = re.compile(
@@ -54,6 +62,125 @@ def test_every_function_has_a_test_here(path):
     }
     text = Path(__file__).read_text(encoding="utf-8")
     assert functions == {name for name in functions if re.search(rf"\b{path.stem}\.{name}[(,)]", text)}
+
+
+def test_groups_without_processes():
+    assert distributed.is_present()
+    assert not distributed.has_group()
+    with distributed.fake_group(6):
+        assert distributed.has_group()
+        assert torch.distributed.get_rank() == 0
+        mesh = init_device_mesh("cpu", (3, 2), mesh_dim_names=("rows", "columns"))
+        named = distributed.group_dimensions([mesh, None, 3])
+        assert {dimension: distributed.group_size(group) for group, dimension in named.items()} == {
+            "rows": 3,
+            "columns": 2,
+        }
+        whole = torch.zeros(4, 6)
+        tensor = distribute_tensor(whole, mesh, [Shard(0), Shard(1)])
+        assert distributed.group_dimensions([tensor]) == named
+        assert distributed.local_tensor(tensor).shape == (2, 3)
+        assert distributed.local_tensor(whole) is whole
+    assert not distributed.has_group()
+
+
+def test_meshes_of_groups_that_are_gone():
+    """Without ``forget_meshes``, the second mesh would gather in a group of the first, which has another name."""
+
+    def gathered(groups):
+        for _ in range(groups):
+            torch.distributed.new_group([0])
+        mesh = init_device_mesh("cpu", (3, 2))
+        distribute_tensor(torch.zeros(6), mesh, [Shard(0), Replicate()]).full_tensor()
+
+    for groups in (0, 3):
+        with distributed.fake_group(6):
+            gathered(groups)
+    distributed.forget_meshes()
+
+
+def test_collectives_and_what_they_stage():
+    for name in distributed.COLLECTIVES:
+        namespace, operator, overload = name.split(".")
+        assert namespace in distributed.COMMUNICATING
+        assert isinstance(getattr(getattr(getattr(torch.ops, namespace), operator), overload), torch._ops.OpOverload)
+    gather = "_c10d_functional.all_gather_into_tensor.default"
+    assert distributed.in_flight(gather)
+    assert not distributed.in_flight(distributed.SHARD_TO_SHARD)
+    assert not distributed.in_flight(distributed.WAIT)
+    assert not distributed.in_flight("aten.add.Tensor")
+    assert distributed.staged_bytes(gather, "cpu", 100) == 100
+    assert distributed.staged_bytes(gather, "cuda", 100) == 0
+    assert distributed.staged_bytes("_c10d_functional.all_reduce.default", "cpu", 100) == 0
+
+
+def staged(rank):
+    ops, group = torch.ops._c10d_functional, torch.distributed.group.WORLD.group_name
+    x = torch.randn(1024, 16)
+    calls = {
+        "all_gather_into_tensor": lambda: [ops.all_gather_into_tensor(x, 2, group)],
+        "all_gather_into_tensor_coalesced": lambda: ops.all_gather_into_tensor_coalesced([x, x], 2, group),
+        "reduce_scatter_tensor": lambda: [ops.reduce_scatter_tensor(x, "sum", 2, group)],
+        "reduce_scatter_tensor_coalesced": lambda: ops.reduce_scatter_tensor_coalesced([x, x], "sum", 2, group),
+        "all_reduce": lambda: [ops.all_reduce(x, "sum", group)],
+        "broadcast": lambda: [ops.broadcast(x, 0, group)],
+        "all_to_all_single": lambda: [ops.all_to_all_single(x, [512, 512], [512, 512], group)],
+    }
+    found = {}
+    for name, call in calls.items():
+        function = lambda: [ops.wait_tensor(tensor) for tensor in call()]  # noqa: B023, E731
+        results = function()
+        read = x.nbytes * (2 if len(results) == 2 else 1)
+        made = sum(tensor.nbytes for tensor in results)
+        [changes] = changes_of([function])
+        found[name] = max(accumulate(changes, initial=0)) - made, max(read, made)
+    return found
+
+
+def test_gloo_stages_what_the_table_says():
+    for found in together(staged):
+        for name, (taken, whole) in found.items():
+            stated = distributed.staged_bytes(f"_c10d_functional.{name}.default", "cpu", whole)
+            assert stated <= taken <= 1.5 * stated, name
+
+
+def test_parts_of_tensors_in_joint_graphs():
+    descriptors = aot_autograd.descriptors()
+    given, made = descriptors.PlainAOTInput(idx=3), descriptors.PlainAOTOutput(idx=1)
+    inside = descriptors.SubclassGetAttrAOTInput(given, "_local_tensor")
+    assert distributed.whole_description(inside) is given
+    assert distributed.whole_description(descriptors.SubclassGetAttrAOTOutput(made, "_local_tensor")) is made
+    other = descriptors.SubclassGetAttrAOTInput(given, "device_mesh")
+    assert distributed.whole_description(other) is other
+    assert distributed.whole_description(given) is given
+    assert not distributed.is_opaque(torch.zeros(1))
+    assert not distributed.is_opaque(None)
+
+
+def test_meshes_are_opaque_inputs():
+    seen = []
+
+    def partition(joint, inputs, **options):
+        seen.extend(node.meta["val"] for node in joint.graph.find_nodes(op="placeholder"))
+        return aot_autograd.default_split(joint, inputs, **options)
+
+    def backend(graph_module, inputs):
+        return aot_autograd.aot(graph_module, inputs, compiler=aot_autograd.as_given, partition=partition)
+
+    with distributed.fake_group(2):
+        mesh = init_device_mesh("cpu", (2,))
+        weight = nn.Parameter(distribute_tensor(torch.zeros(4), mesh, [Shard(0)]))
+        torch.compile(lambda w: (w * w).to_local(), backend=backend)(weight)
+        torch.compiler.reset()
+    assert [distributed.is_opaque(value) for value in seen] == [False, True, False][: len(seen)]
+
+
+def test_modules_whose_hooks_gather():
+    with distributed.fake_group(2):
+        module = nn.Sequential(nn.Linear(4, 4))
+        assert not distributed.is_fully_sharded(module)
+        fully_shard(module[0], mesh=init_device_mesh("cpu", (2,)))
+        assert distributed.is_fully_sharded(module)
 
 
 def test_fake_mode_and_its_sizes():

@@ -128,11 +128,12 @@ def export_parts(
     tracer = tracer_of(compiler)
     require_links(world, interconnect, cost, compiler)
     costs = cost_model(cost, device, tell)
+    of_world = {} if world is None else {"world": {"ranks": world, "rank": 0}}
 
     def lowered(captured: Captured, name: str) -> Graph:
         own = with_collectives(costs, interconnect, captured)
         graph = with_origin(lowering(captured, own.cost, name), captured, own, source=source, device=device)
-        return graph if world is None else replace(graph, metadata=graph.metadata | {"world": {"ranks": world, "rank": 0}})
+        return replace(graph, metadata=graph.metadata | of_world)
 
     with world_of(world):
         return _export(build, name, device, tell, tracer, lowered, whole=whole)

@@ -86,7 +86,7 @@ def fake_group(ranks: int) -> Iterator[None]:
 
 
 def forget_meshes() -> None:
-    """Empty what PyTorch keeps of meshes: it takes a new mesh of the same form for an old one, whose groups are gone."""
+    """Empty caches in which PyTorch takes a mesh for an older one of the same form, whose groups are gone."""
     from torch.distributed.tensor import _redistribute, debug
 
     _redistribute._gen_transform_infos.cache_clear()
@@ -114,11 +114,6 @@ def group_dimensions(things: Iterable[Any]) -> dict[str, str]:
 def local_tensor(tensor: Tensor) -> Tensor:
     """The part of a DTensor that this rank has; any other tensor itself."""
     return getattr(tensor, "_local_tensor", tensor)
-
-
-def is_sharded(tensor: Any) -> bool:
-    """Whether ``tensor`` is a DTensor."""
-    return hasattr(tensor, "_local_tensor")
 
 
 def is_opaque(value: Any) -> bool:
