@@ -75,5 +75,5 @@ def require_gathered_in_code(module: Module) -> None:
         raise CaptureFailed(
             f"hooks gather the parameters of this {type(module).__name__} (fully_shard, FSDP), which PyTorch does not "
             "capture",
-            hint="gather them in a parametrization, as SimpleFSDP does: docs/python.md has one in a few lines",
+            hint="gather them in a parametrization, as SimpleFSDP does: docs/sharded.md has one in a few lines",
         )
