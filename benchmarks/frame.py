@@ -36,7 +36,15 @@ spreading targets scaling scale packages
 """
 NAMES = tuple(_ALL.split())
 """The benchmarks of ``make bench``, in the order in which they run and appear on the page."""
-APART = ("torch.peers", "torch.times", "jax.peaks", "tensorflow.plans", "overheads.steps", "offloading.plans")
+APART = (
+    "torch.peers",
+    "torch.times",
+    "jax.peaks",
+    "tensorflow.plans",
+    "overheads.steps",
+    "offloading.plans",
+    "sharded.plans",
+)
 """Benchmarks with pages of their own."""
 
 Row = dict[str, Any]

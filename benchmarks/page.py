@@ -19,10 +19,11 @@ not yet committed.
 Pages of their own (`python -m benchmarks --list`): what running by plan costs beyond what is recomputed, on
 [TensorFlow](overheads/results/steps-tensorflow.md) and [JAX](overheads/results/steps-jax.md); peaks and results [on
 TensorFlow](tensorflow/results/plans.md) and [on JAX](jax/results/peaks.md); plans [with copies to the
-host](offloading/results/plans.md); PyTorch [beside its own tools](torch/results/peers-cpu.md), [predicted
-times](torch/results/times.md) and [Inductor](torch/results/compiled-cpu.md); [models](models/results/models.md) of
-libraries, and [others](models/results/foreign.md); what [each stage of the search](ablation/results/ablation.md) is
-worth; and the [tables of published papers](paper/README.md).
+host](offloading/results/plans.md) and [of sharded steps](sharded/results/plans.md); PyTorch [beside its own
+tools](torch/results/peers-cpu.md), [predicted times](torch/results/times.md) and
+[Inductor](torch/results/compiled-cpu.md); [models](models/results/models.md) of libraries, and
+[others](models/results/foreign.md); what [each stage of the search](ablation/results/ablation.md) is worth; and the
+[tables of published papers](paper/README.md).
 """
 
 

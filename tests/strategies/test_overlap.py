@@ -74,7 +74,7 @@ def test_tiny_graphs_get_plans_that_no_plan_beats_and_bounds_that_hold() -> None
         assert claim.lower_bound <= least + 1e-6, (seed, budget)
         assert claim.cost >= least - 1e-6, (seed, budget)
         best += claim.cost <= least + 1e-6
-        tight += claim.lower_bound >= least - 1e-6
+        tight += claim.lower_bound >= least * (1 - 1e-5)
         assert claim.scope in {Scope.DOCUMENT_ORDER, Scope.ANY_ORDER, Scope.FRONTIER}
     assert compared >= 25
     assert best >= 0.95 * compared

@@ -19,12 +19,9 @@ _MOST_NODES = 4_000
 
 def time_once(graph: Graph) -> float:
     """No plan in document order, in which free collectives may be at any place, takes less time; 0 for none known."""
-    n = len(graph.nodes)
-    if n > _MOST_NODES:
+    if len(graph.nodes) > _MOST_NODES:
         return 0.0
-    free = [graph.moves_freely(k) for k in range(n)]
-    heads = _heads(graph, free, ancestors(graph))
-    tails = _tails(graph, free, descendants(graph))
+    heads, tails = heads_and_tails(graph)
     least = 0.0
     for queue in NodeQueue:
         members = [k for k, node in enumerate(graph.nodes) if node.queue is queue]
@@ -34,6 +31,12 @@ def time_once(graph: Graph) -> float:
             tail = min(tail, tails[k])
             least = max(least, heads[k] + work + tail)
     return least * (1 - SUM_ROUNDING)
+
+
+def heads_and_tails(graph: Graph) -> tuple[list[float], list[float]]:
+    """How long before each node cannot start, and what passes after its end, in every plan in document order."""
+    free = [graph.moves_freely(k) for k in range(len(graph.nodes))]
+    return _heads(graph, free, ancestors(graph)), _tails(graph, free, descendants(graph))
 
 
 def _heads(graph: Graph, free: Sequence[bool], above: Sequence[int]) -> list[float]:

@@ -81,10 +81,17 @@ def overlap() -> tuple[Stage, ...]:
             most_s=2.0,
         ),
         Stage(
+            "divided",
+            f"{_ROOM}.divided:Divided",
+            "bounds the time where one queue is the bottleneck in one part of the step, and the other in another",
+            share=0.35,
+            most_s=30.0,
+        ),
+        Stage(
             "weights",
             f"{_ROOM}.weighted:Weights",
             "bounds the time by sums of weighted costs, whose solutions are starts",
-            share=0.7,
+            share=0.6,
             kernels=_KERNELS,
         ),
         _ANNEALING,

@@ -123,11 +123,12 @@ class Weights(Engine):
         middle = middle_of(late.graph)
         computing = graph.cost_in(NodeQueue.COMPUTE) >= graph.cost_in(NodeQueue.COMMUNICATION)
         low, high, weight = 0.0, 1.0, _EXTREME if computing else 1 - _EXTREME
-        for _ in range(_MOST_WEIGHTS):
+        for turn in range(_MOST_WEIGHTS):
+            before = incumbent.bound.cost
             steps = self._search(late, weight)
             if middle is not None:
                 self._search_middle(late, middle, weight)
-            if incumbent.over() or steps is None:
+            if incumbent.over() or steps is None or (turn and incumbent.bound.cost <= before):
                 break
             costs = {queue: _cost(late.graph, steps, queue) for queue in NodeQueue}
             low, high = (weight, high) if costs[NodeQueue.COMPUTE] > costs[NodeQueue.COMMUNICATION] else (low, weight)
