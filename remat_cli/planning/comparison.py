@@ -126,9 +126,14 @@ def _check_links(graph: Graph, links: Sequence[tuple[str, Host]]) -> None:
     """Refuse links that make no sense for ``graph``.
 
     Raises:
-        UsageError: If costs are not times, or there is no link, or two have the same name.
+        UsageError: If costs are not times, or there is no link, or two have the same name, or there are collectives.
     """
     seconds_in(graph.cost_unit)
+    if graph.overlaps:
+        raise UsageError(
+            "links to a host are not compared for a graph with nodes in the communication queue",
+            hint="compare budgets, without links",
+        )
     names = [name for name, _ in links]
     if not links or len(set(names)) < len(names):
         raise UsageError("links need names of their own, at least one", hint="write pcie4,pcie5 or 25GB/s,50GB/s")

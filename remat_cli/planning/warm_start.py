@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +17,7 @@ from remat_cli.plan.model import Claim, ClaimStatus, Compute, Copies, Plan, Scop
 from remat_cli.plan.replay import replay
 from remat_cli.strategies.base import Found, Schedule, Strategy
 from remat_cli.strategies.engine import Pipelined
+from remat_cli.strategies.objective import objective_of
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.tolerances import SAME_COST
 from remat_cli.units import format_bytes
@@ -71,14 +71,14 @@ class WarmStart:
                 "the plan to start from copies values to a host", hint=Worded("give a host", "add --host-bandwidth")
             )
         schedule = priced(graph, [s.node for s in plan.statements if isinstance(s, Compute)])
-        firsts = list(dict.fromkeys(schedule.computes))
+        firsts = [k for k in dict.fromkeys(schedule.computes) if not graph.moves_freely(k)]
         if firsts != sorted(firsts) and not reorder:
             raise UsageError(
                 "the plan to start from runs the nodes in another order",
                 hint=Worded("set reorder=True", "add --reorder"),
             )
         found = Found(Schedule(schedule.computes), exhausted=False, maker=_known_maker(plan.strategy))
-        return cls(found, schedule.cost, schedule.peak_bytes)
+        return cls(found, report.replay.time if graph.overlaps else schedule.cost, schedule.peak_bytes)
 
     def document(self) -> dict[str, float]:
         """The start as a plan's provenance records it."""
@@ -164,12 +164,13 @@ def _without_copies(graph: Graph, plans: Sequence[Plan], budget_bytes: int) -> P
     fitting = [sequence for sequence in sequences if peak(graph, sequence) <= budget_bytes]
     if not fitting:
         return None
-    costs = [math.fsum(graph.nodes[node].cost for node in sequence) for sequence in fitting]
+    objective = objective_of(graph, None, budget_bytes)
+    costs = [objective.cost(Schedule(sequence)) for sequence in fitting]
     best = min(range(len(fitting)), key=costs.__getitem__)
-    status = ClaimStatus.OPTIMAL if len(fitting[best]) == len(graph.nodes) else ClaimStatus.FEASIBLE
+    status = ClaimStatus.OPTIMAL if costs[best] <= graph.least_cost else ClaimStatus.FEASIBLE
     return Plan(
         graph=graph,
-        statements=derive(graph, fitting[best]),
+        statements=objective.statements(Schedule(fitting[best])),
         budget_bytes=budget_bytes,
         claim=Claim(status, costs[best], graph.least_cost, Scope.ANY_ORDER),
         strategy="carried",

@@ -18,12 +18,15 @@ from remat_cli.kernels import compiling
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive
 from remat_cli.plan.host import Host
-from remat_cli.plan.model import Scope
+from remat_cli.plan.model import Compute, Scope
 from remat_cli.plan.replay import replay
 from remat_cli.planning.least_peak import solve_smallest
 from remat_cli.planning.max_batch import max_batch
+from remat_cli.planning.solution_pool import SolutionPool
 from remat_cli.planning.solving import Solved, SolveOptions, solve
+from remat_cli.planning.warm_start import carried
 from remat_cli.solvers.registry import SOLVERS
+from remat_cli.strategies.base import Found, Schedule
 from remat_cli.strategies.overlapping.once import time_once
 from remat_cli.strategies.overlapping.walker import Walker
 from remat_cli.strategies.registry import STRATEGIES
@@ -256,3 +259,39 @@ def test_the_largest_batch_is_refused() -> None:
         UsageError, match="the largest batch is not searched for graphs with nodes in the communication"
     ):
         max_batch(sharded(2), 10**4, graph_batch=1, most_cost=1e9)
+
+
+def test_a_plan_with_early_gathers_is_a_start() -> None:
+    assert compiling.wait("overlapping", Control())
+    graph = sharded(3)
+    early = solve(graph, "80%", SolveOptions(time_limit_s=3.0, threads=1))
+    order = [s.node for s in early.plan.statements if isinstance(s, Compute)]
+    assert list(dict.fromkeys(order)) != sorted(set(order))  # a gather comes before its place in the document
+    again = solve(graph, "90%", SolveOptions(time_limit_s=2.0, threads=1, start=early.plan))
+    assert again.plan.claim.cost <= early.plan.claim.cost * (1 + 1e-9)
+    assert again.plan.provenance["start"]["cost"] == pytest.approx(early.plan.claim.cost)
+
+
+def test_a_carried_plan_is_judged_by_its_time() -> None:
+    graph = sharded(3)
+    plan = solve(graph, None, SolveOptions(strategy="fsdp")).plan
+    smaller = replace(graph, nodes=tuple(replace(node, outputs=node.outputs) for node in graph.nodes), fixed_memory=90)
+    found = carried(smaller, [plan], no_remat_peak(graph))
+    assert found is not None
+    report = check(found)
+    assert report.ok
+    assert report.findings == ()
+
+
+@seeded(range(6))
+def test_a_curve_neither_rises_nor_goes_below_the_truth(seed: int) -> None:
+    graph = tiny_sharded(seed + 1)
+    low, high = peak_bound(graph).bytes, no_remat_peak(graph)
+    pool = SolutionPool(graph)
+    for budget in (low, (low + high) // 2, high):
+        found = solved(graph, budget, limit_s=0.5)
+        if found is not None:
+            order = tuple(s.node for s in found.plan.statements if isinstance(s, Compute))
+            pool.add(Found(Schedule(order)))
+    answers = [entry.cost for budget in range(low, high + 3) if (entry := pool.within(budget)) is not None]
+    assert answers == sorted(answers, reverse=True)

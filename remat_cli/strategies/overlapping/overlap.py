@@ -70,7 +70,6 @@ def overlap() -> tuple[Stage, ...]:
             "starts from what frameworks do, so that no plan is worse",
             share=0.2,
             most_s=5.0,
-            kernels=_KERNELS,
         ),
         replace(
             _ANNEALING,
@@ -92,7 +91,6 @@ def overlap() -> tuple[Stage, ...]:
             f"{_ROOM}.weighted:Weights",
             "bounds the time by sums of weighted costs, whose solutions are starts",
             share=0.6,
-            kernels=_KERNELS,
         ),
         _ANNEALING,
     )
