@@ -42,6 +42,9 @@ _LIKELY_PERCENT, _LIKELY_BYTES = 100, 10**6
 
 MOST_BUDGETS = 200
 """The largest number of budgets in one request."""
+MOST_LENGTHS = 64
+"""The largest number of lengths in one request."""
+_MOST_DIGITS = 9
 MOST_BYTES = 2**63 - 1
 """The largest size: the maximum of a signed 64-bit integer, as in every allocator and array."""
 MOST_SECONDS = 10**9
@@ -295,6 +298,30 @@ def as_float(number: Any) -> float:
         return float(number)
     except OverflowError:
         return math.inf if number > 0 else -math.inf
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """Lengths, rising: ``512,1024``, ``512:4096:512`` (start, stop, step; the stop included), or both mixed.
+
+    Raises:
+        UsageError: If a part is no whole number or range, or there are too many.
+    """
+    example = "write lengths like 512,1024,2048 or 512:4096:512"
+    found: set[int] = set()
+    for part in text.split(","):
+        numbers = part.strip().split(":")
+        plain = all(n.isascii() and n.isdigit() and len(n) <= _MOST_DIGITS for n in numbers)
+        if len(numbers) not in {1, 3} or not plain:
+            raise UsageError(f'"{text[:_LONGEST]}" is no list of lengths', hint=example)
+        start, stop, step = map(int, numbers if len(numbers) == 3 else (numbers[0], numbers[0], "1"))
+        if not step or start > stop:
+            raise UsageError(f'"{part.strip()}" is no range that rises', hint=example)
+        if (stop - start) // step >= MOST_LENGTHS:
+            raise UsageError(f'"{part.strip()}" makes more than {MOST_LENGTHS} lengths', hint="use a larger step")
+        found.update(range(start, stop + 1, step))
+    if len(found) > MOST_LENGTHS:
+        raise UsageError(f'"{text[:_LONGEST]}" makes more than {MOST_LENGTHS} lengths', hint="use a larger step")
+    return tuple(sorted(found))
 
 
 def parse_budgets(text: str) -> tuple[Budget, ...]:

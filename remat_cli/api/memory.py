@@ -1,25 +1,26 @@
 """Whether training fits into the memory of a card, from the name of a model or from a graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from remat_cli.api.arguments import as_text, as_whole, options_of
 from remat_cli.api.documents import Source
+from remat_cli.api.sizes import AllSizes, bucket_table, with_largest
 from remat_cli.api.steps import Captured, Model, captured_step
 from remat_cli.control import Progress
-from remat_cli.errors import CaptureFailed, Infeasible, LimitReached, UsageError, wrong_type
+from remat_cli.errors import UsageError, wrong_type
 from remat_cli.frontends import gpus, optimizers
 from remat_cli.frontends.gpus import Gpu
 from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.optimizers import Optimizer
-from remat_cli.graph.batched import Batched
 from remat_cli.graph.memory_parts import Part
 from remat_cli.graph.model import Graph
 from remat_cli.planning import fits as answers
-from remat_cli.planning.fits import Fits, Need, Reserved
-from remat_cli.planning.max_batch import max_batch_of, one_forward
+from remat_cli.planning.buckets import Bucket
+from remat_cli.planning.fits import Choice, Fits, Need, Reserved
 from remat_cli.planning.options import SolveOptions
-from remat_cli.reports.fits import ChoiceFacts, FitsFacts, Largest
+from remat_cli.reports.buckets import BucketFacts, ChoiceFacts, CoveredFacts
+from remat_cli.reports.fits import FitsFacts
 from remat_cli.tracebacks import door
 from remat_cli.units import as_size, format_bytes
 
@@ -43,6 +44,7 @@ class FitsAnswer:
         advice: What would free memory, in bytes and in words, the most first.
         by_sheet: Whether costs are times by the data sheet of the card.
         fits: The answer.
+        buckets: Batches for sequences up to several lengths, if asked for.
     """
 
     title: str
@@ -53,22 +55,12 @@ class FitsAnswer:
     advice: tuple[tuple[int, str], ...]
     by_sheet: bool
     fits: Fits
+    buckets: tuple[Bucket, ...] = ()
 
     def facts(self) -> FitsFacts:
         """The facts for a report."""
         answer = self.fits
         graph = answer.need.graph
-        choices = [
-            ChoiceFacts(
-                choice.name,
-                choice.parts,
-                choice.total_bytes,
-                choice.solved.report.replay.time,
-                choice.plan.claim.lower_bound if choice.name == answers.BEST else None,
-            )
-            for choice in answer.choices
-        ]
-
         return FitsFacts(
             title=self.title,
             sizes=self.sizes,
@@ -79,14 +71,37 @@ class FitsAnswer:
             context_bytes=answer.need.context_bytes,
             cost_unit=graph.cost_unit,
             base_cost=graph.no_remat_cost,
-            choices=tuple(choices),
+            choices=tuple(map(choice_facts, answer.choices)),
             missing=answer.missing,
             least_bytes=answer.least_bytes,
             scope=answer.scope,
             assumptions=self.assumptions,
             advice=self.advice,
             largest=answer.largest,
+            buckets=tuple(map(bucket_facts, self.buckets)),
         )
+
+
+def choice_facts(choice: Choice) -> ChoiceFacts:
+    """The facts of a way to train."""
+    bound = choice.plan.claim.lower_bound if choice.name == answers.BEST else None
+    return ChoiceFacts(choice.name, choice.parts, choice.total_bytes, choice.solved.report.replay.time, bound)
+
+
+def bucket_facts(bucket: Bucket) -> BucketFacts:
+    """The facts of a bucket."""
+    cost, proof = bucket.best.choice, bucket.covered
+    return BucketFacts(
+        length=bucket.length,
+        without=bucket.without.size,
+        without_cost=None if bucket.without.choice is None else choice_facts(bucket.without.choice).cost,
+        batch=bucket.best.size,
+        cost=None if cost is None else choice_facts(cost).cost,
+        base_cost=None if cost is None else cost.plan.graph.no_remat_cost,
+        too_much=bucket.best.too_much,
+        covered=None if proof is None else CoveredFacts(proof.batches, proof.lengths, proof.peak_bytes, proof.proof),
+        choices=tuple(map(choice_facts, bucket.choices)),
+    )
 
 
 @door
@@ -103,6 +118,7 @@ def fits(
     optimizer: str = "",
     context: str | float = CONTEXT,
     largest: bool = False,
+    buckets: Sequence[int] = (),
     options: SolveOptions | None = None,
     listener: Callable[[Progress], None] | None = None,
     tell: Tell = tell_stderr,
@@ -124,6 +140,7 @@ def fits(
             parameters are known, and else none.
         context: What is taken outside of the framework, in bytes or as text.
         largest: Whether to look for the largest batch and the longest sequences, too. For models by name.
+        buckets: Lengths of sequences for each of which the largest batch is looked for. For models of Transformers.
         options: How to solve; by default for at most a minute.
         listener: Receives the progress, from any thread.
         tell: Called before much memory is taken.
@@ -143,6 +160,7 @@ def fits(
     as_text(task, "task"), as_text(dtype, "dtype"), as_whole(lora, "lora", 0)
     if not isinstance(largest, bool):
         raise wrong_type("largest", largest, "True or False")
+    lengths = tuple(sorted({as_whole(one, "a length of buckets", 2) for one in buckets}))
 
     def activity(progress: Progress) -> None:
         if listener is not None:
@@ -154,9 +172,15 @@ def fits(
     activity(Progress("capturing the step"))
     step = captured_step(source, model, card, tell)
     answer = answers.fits(asked.need(step), card.memory_bytes, limits, listener=activity)
-    if largest:
-        answer = _with_largest(answer, step, asked.need, limits, activity)
-    return asked.answer(step, card, answer, _advice(answer, step, model, optimizer or DEFAULT))
+    table: tuple[Bucket, ...] = ()
+    if largest or lengths:
+        steps = AllSizes(step, asked.need)
+        if largest:
+            answer = with_largest(answer, steps, limits, activity)
+        if lengths:
+            table = bucket_table(answer, steps, lengths, limits, activity)
+    found = asked.answer(step, card, answer, _advice(answer, step, model, optimizer or DEFAULT))
+    return replace(found, buckets=table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,34 +254,6 @@ def _read_bytes(graph: Graph, otherwise: int) -> int:
     if not isinstance(places, list) or not all(isinstance(p, dict) and "kind" in p and "bytes" in p for p in places):
         return otherwise
     return sum(p["bytes"] for p in places if p["kind"] in {"parameter", "buffer"})
-
-
-def _with_largest(
-    answer: Fits,
-    step: Captured,
-    need: Callable[[Captured], Need],
-    options: SolveOptions,
-    listener: Callable[[Progress], None],
-) -> Fits:
-    """The answer with the largest batch and the longest sequences."""
-    if step.resized is None:
-        raise UsageError("only a model by name can be captured with other batches", hint="leave largest out")
-    results: dict[str, Largest] = {}
-    missing = dict(answer.missing)
-    gaps = min(choice.parts.get(answers.GAPS, 0) for choice in answer.choices)
-    room = answer.memory_bytes - answer.need.context_bytes - gaps
-    for name, now, most in step.by:
-        low = max(now, 2)  # where a size is 1, other operations may run
-        high = 2 * low if most is None or 2 * low <= most else low // 2
-        try:
-            family = Batched.of((size, need(step.resized(name, size)).graph) for size in (low, high))
-            found = max_batch_of(family, room, limit=one_forward, options=options, listener=listener)
-        except (CaptureFailed, Infeasible, LimitReached, UsageError) as error:
-            missing[f"largest {name}"] = error.message
-            continue
-        cap = found.found if most is None else min(found.found, most)
-        results[name] = Largest(cap, min(cap, found.without), most)
-    return replace(answer, largest=results, missing=missing)
 
 
 _SHOWN = 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from remat_cli.frontends.messages import Tell
 from remat_cli.frontends.optimizers import Parameter
 from remat_cli.graph.memory_parts import Part, parts_of_values
 from remat_cli.graph.model import Graph
+from remat_cli.graph.sized import SizedGraph
 
 LIBRARIES = ("hf", "timm", "torchvision", "diffusers")
 """Schemes of models that libraries know by name."""
@@ -60,8 +61,9 @@ class Captured:
         sizes: The batch, in words.
         assumptions: What was assumed.
         by_sheet: Whether costs are times by the data sheet of the card.
-        resized: Captures the step again with another size, of the names of ``by``.
-        by: The sizes that can be changed, and what each is now.
+        resized: Captures the step again with other sizes, by the names of ``by``.
+        varied: Captures it with symbols for these sizes, see :func:`~remat_cli.frontends.torch.families.sized_graph`.
+        by: The sizes that can be changed, what each is now, and the most that the model takes.
     """
 
     title: str
@@ -72,7 +74,8 @@ class Captured:
     sizes: str
     assumptions: tuple[str, ...] = ()
     by_sheet: bool = False
-    resized: Callable[[str, int], Captured] | None = None
+    resized: Callable[[Mapping[str, int]], Captured] | None = None
+    varied: Callable[[Mapping[str, int]], SizedGraph] | None = None
     by: tuple[tuple[str, int, int | None], ...] = ()
 
 
@@ -149,6 +152,13 @@ def _by_name(asked: Model, cost: str, tell: Tell) -> Captured:
     options = NameOptions(asked.batch or 1, asked.length, asked.resolution, asked.task, asked.dtype, asked.lora)
     model = named_model(asked.source, options)
 
+    def varied(model: NamedModel, sizes: Mapping[str, int]) -> SizedGraph:
+        from remat_cli.frontends.torch.families import sized_graph
+
+        return sized_graph(
+            lambda found: model.resized(**found).build(), sizes, model.title, asked.source, cost=cost, tell=tell
+        )
+
     def captured(model: NamedModel) -> Captured:
         sizes = model.sizes
         words = f"{sizes.batch:,} x {sizes.length:,} tokens" if sizes.length else f"{sizes.batch:,} images"
@@ -162,7 +172,8 @@ def _by_name(asked: Model, cost: str, tell: Tell) -> Captured:
             step,
             assumptions=(*model.assumptions, *of_type, *step.assumptions),
             by=tuple(axes),
-            resized=lambda name, number: captured(model.resized(**{name: number})),
+            resized=lambda sizes: captured(model.resized(**sizes)),
+            varied=lambda sizes: varied(model, sizes),
         )
 
     return captured(model)

@@ -27,6 +27,7 @@ from remat_cli.units import (
     as_size,
     parse_bandwidths,
     parse_duration,
+    parse_lengths,
     parse_percentage,
     parse_share,
 )
@@ -105,6 +106,7 @@ SIZE = _Parsed("size", lambda text: as_size(text, "size"))
 SIZES = _Parsed("sizes", lambda text: tuple(as_size(one.strip(), "size") for one in text.split(",")))
 BANDWIDTHS = _Parsed("bandwidth", parse_bandwidths)
 BUDGETS = _Parsed("budgets", lambda text: tuple(as_budgets(text)))
+LENGTHS = _Parsed("lengths", lambda text: parse_lengths(text) if text else ())
 DURATION = _Parsed("duration", parse_duration)
 STRATEGY = _Spec("strategy", _names("remat_cli.strategies.registry", "STRATEGIES"))
 SOLVER = _Spec("solver", _names("remat_cli.solvers.registry", "SOLVERS"))

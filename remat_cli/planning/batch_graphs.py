@@ -10,8 +10,9 @@ since memory does not fall as the batch grows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from remat_cli.errors import UsageError
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
@@ -98,6 +99,28 @@ class OneGraph:
         return self._best
 
 
+@dataclass(frozen=True, slots=True)
+class OfSizes:
+    """A graph for every size, of one network, whose bytes are known quickly.
+
+    Attributes:
+        exact: The graph of a size.
+        rough: The graph of a size with the bytes of that size and costs of another; quick.
+        most: The largest size that there is; None without such a limit.
+    """
+
+    exact: Callable[[int], Graph]
+    rough: Callable[[int], Graph]
+    most: int | None = None
+
+    def last(self, peak: Callable[[Graph], int], memory: int, low: int = 0) -> int:
+        """The last size whose peak, which does not fall, is within ``memory``; ``low``, if not even the next is."""
+        return last_within(lambda n: memory + 1 if self.most and n > self.most else peak(self.rough(n)), memory, low)
+
+
+Family: TypeAlias = Batched | OfSizes | Callable[[int], Graph]
+
+
 class BatchGraphs:
     """A graph for every batch, each with a pool of its own and the whole memory as its budget.
 
@@ -109,7 +132,7 @@ class BatchGraphs:
 
     def __init__(
         self,
-        family: Batched | Callable[[int], Graph],
+        family: Family,
         memory_bytes: int,
         most_cost: Callable[[Graph], float],
         host: Host | None,
@@ -135,12 +158,16 @@ class BatchGraphs:
     def at(self, batch: int) -> Graph:
         """The graph of a batch; made once."""
         if batch not in self._made:
-            self._made[batch] = self.family.at(batch) if isinstance(self.family, Batched) else self.family(batch)
+            family = self.family
+            make = family.at if isinstance(family, Batched) else family.exact if isinstance(family, OfSizes) else family
+            self._made[batch] = make(batch)
         return self._made[batch]
 
     @cached_property
     def without(self) -> int:
         """The largest batch without recomputation; 0 if even one sample does not fit."""
+        if isinstance(self.family, OfSizes):
+            return self.family.last(no_remat_peak, self.memory_bytes)
         return last_within(lambda batch: no_remat_peak(self.at(batch)), self.memory_bytes)
 
     @cached_property
@@ -150,6 +177,8 @@ class BatchGraphs:
         Raises:
             UsageError: If all do.
         """
+        if isinstance(self.family, OfSizes):
+            return self.family.last(lambda graph: peak_bound(graph).bytes, self.memory_bytes)
         least_at = self.family.least_at if isinstance(self.family, Batched) else self.at
         return last_within(lambda batch: peak_bound(least_at(batch)).bytes, self.memory_bytes)
 
@@ -195,6 +224,11 @@ class BatchGraphs:
     def _last_of(self, schedule: Schedule, batch: int) -> int:
         """The largest batch at which a schedule, which fits at ``batch``, stays within the memory."""
         own = self.at(batch)
+        if isinstance(self.family, OfSizes):
+            rough = self.family.rough(batch + 1)
+            if not alike(own, rough):
+                return batch
+            return self.family.last(lambda graph: peak(graph, schedule.computes), self.memory_bytes, batch)
 
         def need(other: int) -> int:
             graph = self.at(other)

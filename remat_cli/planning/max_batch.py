@@ -21,11 +21,10 @@ from typing import Generic, TypeVar
 from remat_cli.control import MORE_TIME, Control, Ending, Outcome, Progress
 from remat_cli.errors import Infeasible, Interrupted, LimitReached, StrategyMismatch, UsageError, Worded
 from remat_cli.graph.analysis import no_remat_peak
-from remat_cli.graph.batched import Batched
 from remat_cli.graph.model import Graph, Phase
 from remat_cli.plan.comparison import BatchFacts
 from remat_cli.plan.model import Scope
-from remat_cli.planning.batch_graphs import BatchGraphs, OneGraph
+from remat_cli.planning.batch_graphs import BatchGraphs, Family, OneGraph
 from remat_cli.planning.job import Job
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solution_pool import PooledRuns, SolutionPool
@@ -134,7 +133,7 @@ def max_batch(
 
 
 def max_batch_of(
-    family: Batched | Callable[[int], Graph],
+    family: Family,
     memory_bytes: int,
     *,
     limit: Callable[[Graph], float],

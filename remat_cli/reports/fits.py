@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.plan.model import Scope
+from remat_cli.reports.buckets import BucketFacts, ChoiceFacts, bucket_table, buckets_document, what_one_plan_covers
 from remat_cli.reports.style import Style, fields, render, title
 from remat_cli.reports.table import Column, Table
 from remat_cli.reports.words import cost_words, percent_over, size_column
@@ -22,25 +23,6 @@ _AMONG = {Scope.ANY_ORDER: "in any order of operations", Scope.DOCUMENT_ORDER: "
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceFacts:
-    """A way to train.
-
-    Attributes:
-        name: What is recomputed.
-        parts: Bytes by what they are for, without the context of the device.
-        total_bytes: All bytes that it takes from the device.
-        cost: What a step costs, in the unit of the graph.
-        lower_bound: No plan within the memory costs less; None if nothing is known.
-    """
-
-    name: str
-    parts: Mapping[str, int]
-    total_bytes: int
-    cost: float
-    lower_bound: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Largest:
     """The largest batch, or the longest sequences.
 
@@ -48,11 +30,15 @@ class Largest:
         found: With one more forward pass at most.
         without: Without recomputation; 0 if even 1 does not fit.
         most: The model takes no more; None if it has no such limit.
+        too_much: No plan fits this size; None if none is known.
+        exact: Whether bytes are known at every size, and not those on a line through two.
     """
 
     found: int
     without: int
     most: int | None = None
+    too_much: int | None = None
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +62,7 @@ class FitsFacts:
         assumptions: What was assumed, in sentences.
         advice: What would free memory, in bytes and in words, the most first.
         largest: The largest batch and the longest sequences, by what grows.
+        buckets: Batches for sequences up to several lengths.
     """
 
     title: str
@@ -94,6 +81,7 @@ class FitsFacts:
     assumptions: tuple[str, ...]
     advice: tuple[tuple[int, str], ...]
     largest: Mapping[str, Largest]
+    buckets: tuple[BucketFacts, ...] = ()
 
     @property
     def chosen(self) -> ChoiceFacts | None:
@@ -118,6 +106,9 @@ def fits_text(facts: FitsFacts, style: Style) -> str:
         title("Memory", f"  {facts.card}" + ("" if facts.card == memory else f": {memory}")),
         fits_table(facts, style.glyph("✓ fits", "fits")).text(style),
     ]
+    if facts.buckets:
+        table = bucket_table(facts.buckets, facts.cost_unit)
+        parts += ["", title("Batches by length", f"  {facts.card}"), table.text(style)]
     parts += ["", fields(details(facts), style)]
     if facts.advice:
         advised = [(format_bytes(size), sentence) for size, sentence in facts.advice]
@@ -128,6 +119,8 @@ def fits_text(facts: FitsFacts, style: Style) -> str:
 def details(facts: FitsFacts) -> list[tuple[str, str]]:
     """What is proven, missing, largest and assumed, each with a label."""
     rows = [("at least", _floor(facts)), *facts.missing.items()]
+    covers = what_one_plan_covers(facts.buckets)
+    rows += [("one plan", covers)] if covers else []
     rows += [(f"largest {name}", _largest(one)) for name, one in facts.largest.items()]
     return rows + [("assumed", sentence) for sentence in facts.assumptions]
 
@@ -209,9 +202,14 @@ def _floor(facts: FitsFacts) -> str:
 
 
 def _largest(one: Largest) -> str:
-    found = f"{one.found:,}, all that the model takes," if one.found == one.most else f"about {one.found:,}"
+    whole = one.found == one.most
+    found = f"{one.found:,}, all that the model takes," if whole else f"{'' if one.exact else 'about '}{one.found:,}"
     without = f"{one.without:,} without recomputation" if one.without else "none without recomputation"
-    return f"{found} at one more forward pass, {without}: by bytes on the line through two sizes"
+    if not one.exact:
+        return f"{found} at one more forward pass, {without}: by bytes on the line through two sizes"
+    without += f", and not {one.without + 1:,}" if one.without != one.most else ""
+    refuted = f"; no plan fits {one.too_much:,}" if one.too_much is not None else ""
+    return f"{found} at one more forward pass, {without}: by the bytes of each of these sizes{refuted}"
 
 
 def fits_document(facts: FitsFacts) -> dict[str, Any]:
@@ -245,5 +243,14 @@ def fits_document(facts: FitsFacts) -> dict[str, Any]:
         "missing": dict(facts.missing),
         "assumptions": list(facts.assumptions),
         "advice": [{"bytes": size, "sentence": sentence} for size, sentence in facts.advice],
-        "largest": {name: {"found": one.found, "without_remat": one.without} for name, one in facts.largest.items()},
+        "largest": {
+            name: {
+                "found": one.found,
+                "without_remat": one.without,
+                "exact": one.exact,
+                "too_much": one.too_much,
+            }
+            for name, one in facts.largest.items()
+        },
+        "buckets": buckets_document(facts.buckets, facts.cost_unit) if facts.buckets else None,
     }

@@ -1,5 +1,7 @@
 """Steps whose batch and length are symbols: every size gives the graph that PyTorch captures there, byte for byte."""
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,14 @@ from remat_cli.errors import CaptureFailed
 from remat_cli.frontends.torch.capture import symbolic
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.families import sized_graph
-from remat_cli.graph.sized import grid
+from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.sized import SizedGraph, grid
 from remat_cli.plan.replay import replay
+from remat_cli.planning.buckets import buckets
+from remat_cli.planning.fits import Need
 from remat_cli.planning.least_peak import solve_smallest
 from remat_cli.planning.lengths import covered, peaks
+from remat_cli.planning.max_batch import one_forward
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
 
@@ -106,6 +112,53 @@ def test_graphs_of_all_sizes_have_the_costs_that_a_capture_has():
     sized = of(reader, batch=4, length=9)
     for batch, length in ((2, 3), (5, 9), (9, 13), (4, 9)):
         assert alike(sized.exact(batch, length), captured(reader, batch=batch, length=length))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of the small model, with an optimizer's state of 1,000 bytes and no gaps."""
+
+    ones: SizedGraph
+    more: SizedGraph
+
+    def sized(self, batch):
+        sized = self.ones if batch == 1 else self.more
+        return replace(sized, bytes_of=lambda *sizes: sized.bytes_of(*sizes) + self._state(sized))
+
+    def _state(self, sized):
+        return np.array([0] * (len(sized.rising) - 1) + [1000])[:, None]
+
+    def need(self, batch, length):
+        graph = self.sized(batch).exact(batch, length)
+        return Need(graph, {"all that stays": graph.fixed_memory + 1000}, context_bytes=50)
+
+    def rough(self, batch, length):
+        return self.sized(2).at(batch, length)
+
+
+def test_buckets_hold_the_largest_batches_and_fall_with_the_length():
+    steps = Steps(of(reader, batch=1, length=9), of(reader, batch=4, length=9))
+    memory = no_remat_peak(captured(reader, batch=5, length=9)) + 1050 + 7
+    lengths = (5, 9)
+    table = buckets(steps, lengths, memory, SolveOptions(time_limit_s=2, threads=1))
+    assert [bucket.length for bucket in table] == list(lengths)
+    for bucket in table:
+        for batch, fits in ((bucket.without.size, True), (bucket.without.too_much, False)):
+            assert (no_remat_peak(captured(reader, batch=batch, length=bucket.length)) + 1050 <= memory) is fits
+        assert bucket.without.too_much == bucket.without.size + 1
+        assert bucket.best.size >= bucket.without.size
+        assert bucket.best.size < bucket.best.too_much
+        choice = bucket.best.choice
+        assert choice.total_bytes <= memory
+        assert choice.solved.report.replay.time <= one_forward(choice.plan.graph) * (1 + 1e-9)
+        static = captured(reader, batch=bucket.best.size, length=bucket.length)
+        replayed = replay(static, choice.plan.statements)
+        assert not replayed.findings
+        assert replayed.peak_bytes + 1050 == choice.total_bytes
+        assert bucket.covered.peak_bytes == replayed.peak_bytes + 1000
+    sizes = [bucket.best.size for bucket in table]
+    assert sizes == sorted(sizes, reverse=True)
+    assert table[1].without.size == 5
 
 
 def test_images_vary_by_batch_alone():

@@ -8,8 +8,12 @@ import transformers
 from trainable import step_bytes
 
 import remat_cli as remat
+from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.families import sized_graph
 from remat_cli.frontends.torch.named import NameOptions, named_model
+from remat_cli.plan.replay import replay
 from remat_cli.planning.fits import BLOCKS, WITHOUT
+from remat_cli.planning.lengths import covered
 
 CONFIGURATIONS = {
     "llama": {
@@ -147,11 +151,47 @@ def test_the_largest_batch_fits_and_sequences_end_with_the_positions(named):
     four = remat.fits(source, "1GB", options=limits, **options).fits.choice(WITHOUT).total_bytes
     answer = remat.fits(source, f"{3 * four}B", options=limits, largest=True, **options)
     batch, length = answer.fits.largest["batch"], answer.fits.largest["length"]
-    assert 4 < batch.without <= batch.found
+    assert 4 < batch.without <= batch.found < batch.too_much
+    assert batch.exact
     assert (length.found, length.most) == (512, 512)
     larger = remat.fits(source, f"{3 * four}B", options=limits, **(options | {"batch": batch.without}))
     # The last whole sequence leaves up to a twelfth unused; the rest are gaps of the allocator.
     assert larger.fits.choice(WITHOUT).total_bytes == pytest.approx(3 * four, rel=0.1)
+
+
+@pytest.mark.parametrize(("name", "batch"), [("llama", 3), ("llama", 1), ("bert", 3), ("t5", 2)])
+def test_one_graph_holds_for_every_length(named, name, batch):
+    """Byte for byte and node for node as each length is captured by itself; a plan takes the most at the longest."""
+    model = named_model(named(name), NameOptions(batch, 24))
+    sizes = {"batch": batch, "length": 24}
+    sized = sized_graph(lambda found: model.resized(**found).build(), sizes, "m", "s", tell=print)
+    plan = remat.solve_smallest(sized.exact(batch, 40), options=remat.SolveOptions(time_limit_s=2, threads=1)).plan
+    proven = covered(sized, plan.statements, batch, 40)
+    for length in (2, 3, 7, 8, 16, 17, 31, 40):
+        static = export_model(model.resized(length=length).build, "m", "s")
+        assert sized.same_bytes(static, batch, length)
+        replayed = replay(static, plan.statements)
+        assert not replayed.findings
+        assert replayed.peak_bytes <= proven.peak_bytes
+    assert replayed.peak_bytes == proven.peak_bytes
+
+
+def test_buckets_fit_as_they_are_measured_one_by_one(named):
+    source, options = named("llama"), {"context": 0, "optimizer": "sgd"}
+    limits = remat.SolveOptions(time_limit_s=4, threads=1)
+    memory = remat.fits(source, "1GB", batch=6, length=96, options=limits, **options).fits.choice(WITHOUT).total_bytes
+    answer = remat.fits(source, f"{memory}B", batch=6, length=96, buckets=(48, 96), options=limits, **options)
+    short, long = answer.buckets
+    assert (short.length, long.length) == (48, 96)
+    assert short.without.size >= long.without.size >= 6
+    assert short.best.size >= long.best.size >= long.without.size
+    for bucket in answer.buckets:
+        for size, fits in ((bucket.without.size, True), (bucket.without.size + 1, False)):
+            alone = remat.fits(source, "1GB", batch=size, length=bucket.length, options=limits, **options)
+            assert (alone.fits.choice(WITHOUT).total_bytes <= memory) is fits
+    table = remat.describe(answer.facts())
+    assert "Batches by length" in table
+    assert "proven for all batches from 2" in " ".join(table.split())
 
 
 @pytest.mark.parametrize(
@@ -163,6 +203,7 @@ def test_the_largest_batch_fits_and_sequences_end_with_the_positions(named):
         ({}, {"task": "image-classification"}, remat.UsageError, "no model of type llama for image-classification"),
         ({}, {"length": 600}, remat.UsageError, "600 tokens are more than the 512 positions"),
         ({}, {"resolution": 64}, remat.UsageError, "resolution is for images"),
+        ({}, {"buckets": (64, 600)}, remat.UsageError, "600 tokens are more than the 512 positions"),
         ({"num_attention_heads": "x"}, {}, remat.InputError, "is refused by Transformers"),
     ],
 )

@@ -13,13 +13,14 @@ from remat_cli.errors import ExitCode
 from remat_cli.planning.options import SolveOptions
 
 _FORMATS = ("text", "json", "html")
-_PASSED = ("batch", "length", "resolution", "task", "dtype", "lora", "largest", "optimizer")
+_PASSED = ("batch", "length", "resolution", "task", "dtype", "lora", "largest", "buckets", "optimizer")
 _EPILOG = """\b
 Examples:
   remat fits hf:./config.json --gpu h100 --batch 8 --length 4096 --dtype bfloat16
   remat fits hf:./config.json --gpu 24GB --lora 16 --optimizer adamw-8bit
   remat fits timm:vit_large_patch16_224 --gpu 24GB --batch 64 --largest
   remat fits torchvision:resnet50 --gpu rtx4090 --batch 256 --dtype float16-mixed
+  remat fits hf:./config.json --gpu h100 --buckets 512,1024,2048,4096 --format json
   remat fits torch:train.py:build --gpu a100-40gb --optimizer sgd-momentum
   remat fits step.json --gpu 16GB
 
@@ -39,6 +40,9 @@ with 4 if time was too short to decide."""
 @click.option("--optimizer", default="", metavar="NAME", help="adamw, adamw-8bit, sgd, ...  [default: adamw]")
 @click.option("--context", type=params.SIZE, help="Memory taken outside of the framework.  [default: 600MiB]")
 @click.option("--largest", is_flag=True, help="Also find the largest batch and the longest sequences.")
+@click.option(
+    "--buckets", type=params.LENGTHS, default="", metavar="LIST", help="Also a batch for each length: 512:4096:512."
+)
 @params.solver_option
 @click.option(
     "--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for the searches."

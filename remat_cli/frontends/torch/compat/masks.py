@@ -93,14 +93,19 @@ def not_compiling() -> Iterator[None]:
 def numbers_of(node: FxNode) -> Tensor | None:
     """The tensor on the CPU that a node of a graph of TorchDynamo makes, if only numbers in the code say what is in it.
 
-    None if it depends on inputs, or is made with other functions than those of ``_SIMPLE``.
+    None if it depends on inputs, or is made with other functions than those of ``_SIMPLE``. A size of an input that is
+    a symbol counts as the number that it stands for: what these functions make of it is alike at all sizes.
     """
     import torch
 
     known: dict[FxNode, Any] = {}
     needed, waiting = {node}, [node]
     while waiting:
-        new = [other for other in waiting.pop().all_input_nodes if other not in needed]
+        one = waiting.pop()
+        if isinstance(size := one.meta.get("example_value"), torch.SymInt):
+            known[one] = int(size.node.hint)
+            continue
+        new = [other for other in one.all_input_nodes if other not in needed]
         needed.update(new)
         waiting += new
 
@@ -108,7 +113,7 @@ def numbers_of(node: FxNode) -> Tensor | None:
         return torch.device("cpu") if isinstance(argument, torch.device) else argument
 
     with real_tensors(), torch.no_grad():
-        for one in (one for one in node.graph.nodes if one in needed):
+        for one in (one for one in node.graph.nodes if one in needed and one not in known):
             name = getattr(one.target, "__name__", one.target)
             if one.op not in {"call_function", "call_method"} or name not in _SIMPLE:
                 return None
