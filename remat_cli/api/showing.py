@@ -32,7 +32,7 @@ from remat_cli.reports.curve import CurveRow, curve_text
 from remat_cli.reports.diff import diff_text
 from remat_cli.reports.documents import document_json, report_document
 from remat_cli.reports.explanation import explanation_text
-from remat_cli.reports.fits import FitsFacts, fits_document, fits_text
+from remat_cli.reports.fits import FitsFacts, fits_document, fits_markdown, fits_text
 from remat_cli.reports.graph import graph_summary_document, graph_text
 from remat_cli.reports.plan import plan_text
 from remat_cli.reports.style import Style
@@ -178,12 +178,17 @@ _DOCUMENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
 _CSV: dict[type, Callable[[Any], str]] = {Comparison: comparison_csv, Linked: linked_csv, Worth: worth_csv}
 
 
+_MARKDOWN: dict[type, Callable[[Any], str]] = {FitsFacts: fits_markdown}
+
+
 def formatted(shown: Any, format: str, style: Style, made_by: str, *, cdn: bool) -> str | bytes:
     """``shown`` in a format of the command line, of those that there are of it; ``style`` is that of texts."""
     if format in FIGURES:
         return figure_of(shown, format)
     if format == "html":
         return page_of(shown, made_by, cdn=cdn)
+    if format == "markdown":
+        return _MARKDOWN[type(shown)](shown)
     if format == "json":
         return document_json(_DOCUMENTS[type(shown)](shown))
     return _CSV[type(shown)](shown) if format == "csv" else text_of(shown, style)

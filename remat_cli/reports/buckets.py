@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.reports.table import Column, Table, each
@@ -109,9 +109,12 @@ def bucket_columns(cost_unit: str) -> list[Column[BucketFacts]]:
     return columns if cost_unit == "us" else [column for column in columns if column.title != "tokens/s"]
 
 
-def bucket_table(rows: Sequence[BucketFacts], cost_unit: str) -> Table[BucketFacts]:
-    """A table of buckets."""
-    return Table(bucket_columns(cost_unit), rows)
+def bucket_table(rows: Sequence[BucketFacts], cost_unit: str, *, lines: bool = False) -> Table[BucketFacts]:
+    """A table of buckets; with ``lines``, its headings have two lines, for texts."""
+    columns = bucket_columns(cost_unit)
+    if not lines:
+        columns = [replace(column, title=column.title.replace("\n", " ")) for column in columns]
+    return Table(columns, rows)
 
 
 def _extra(share: float) -> str:

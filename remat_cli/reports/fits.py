@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from remat_cli.plan.model import Scope
 from remat_cli.reports.buckets import BucketFacts, ChoiceFacts, bucket_table, buckets_document, what_one_plan_covers
 from remat_cli.reports.style import Style, fields, render, title
-from remat_cli.reports.table import Column, Table
+from remat_cli.reports.table import Column, Table, markdown_escaped
 from remat_cli.reports.words import cost_words, percent_over, size_column
 from remat_cli.tolerances import SAME_COST
 from remat_cli.units import format_bytes
@@ -107,13 +107,29 @@ def fits_text(facts: FitsFacts, style: Style) -> str:
         fits_table(facts, style.glyph("✓ fits", "fits")).text(style),
     ]
     if facts.buckets:
-        table = bucket_table(facts.buckets, facts.cost_unit)
+        table = bucket_table(facts.buckets, facts.cost_unit, lines=True)
         parts += ["", title("Batches by length", f"  {facts.card}"), table.text(style)]
     parts += ["", fields(details(facts), style)]
     if facts.advice:
         advised = [(format_bytes(size), sentence) for size, sentence in facts.advice]
         parts += [title("What to change first"), fields(advised, style)]
     return render(style, *parts)
+
+
+def fits_markdown(facts: FitsFacts) -> str:
+    """The answer in GitHub's Markdown, for a README: tables of the memory and of buckets, and what was assumed."""
+    word, why, _ = verdict(facts)
+    lines = [
+        f"**{word}**: {markdown_escaped(why)}",
+        "",
+        f"{markdown_escaped(facts.title)}; {facts.sizes}; {facts.optimizer}; {facts.card}",
+        "",
+        fits_table(facts, "fits").markdown(),
+    ]
+    if facts.buckets:
+        lines.append(bucket_table(facts.buckets, facts.cost_unit).markdown())
+    lines += [f"- {markdown_escaped(f'{name}: {words}')}" for name, words in details(facts)]
+    return "\n".join(lines) + "\n"
 
 
 def details(facts: FitsFacts) -> list[tuple[str, str]]:

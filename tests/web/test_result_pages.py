@@ -10,7 +10,9 @@ from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.comparison import Offer, Worth
 from remat_cli.plan.host import Host
 from remat_cli.plan.model import Copies
+from remat_cli.reports.buckets import BucketFacts, CoveredFacts, buckets_document
 from remat_cli.reports.curve import CurveRow
+from remat_cli.reports.fits import fits_markdown
 from remat_cli.reports.web.comparison import curve_page
 from remat_cli.reports.web.page import render_page
 from remat_cli.zoo.registry import build_graph
@@ -111,3 +113,51 @@ def test_the_page_of_fits_has_a_bar_for_each_choice_and_the_line_of_the_card():
         "proven for every plan",
     ):
         assert words in said
+
+
+def with_buckets():
+    """Facts of an answer with two buckets, as for a model by name."""
+    facts = remat.fits("zoo:resnet18{batch=8}", "900MB", options=remat.SolveOptions(time_limit_s=4)).facts()
+    covered = CoveredFacts((2, 9), (2, 64), 7 * 10**8, "expressions")
+    rows = [
+        BucketFacts(64, 6, 6e5, 9, 12e5, 10e5, 12, covered, facts.choices),
+        BucketFacts(128, 3, 6e5, 4, 11e5, 10e5, 6, None, facts.choices),
+    ]
+    return replace(facts, buckets=tuple(rows), cost_unit="us")
+
+
+def test_the_page_of_fits_has_bars_over_batch_and_length():
+    facts = with_buckets()
+    page = Document(remat.page(facts))
+    [_, chart] = page.charts
+    assert chart["id"] == "lengths"
+    groups, names = chart["data"][0]["y"]
+    assert set(groups) == {"9 × 64", "4 × 128"}
+    assert groups[-1] == "9 × 64"  # the first is at the top
+    assert names == [choice.name for choice in reversed(facts.choices)] * 2
+    totals = [sum(trace["x"][at] for trace in chart["data"]) for at in range(len(names))]
+    assert totals == pytest.approx([choice.total_bytes / 1e9 for choice in reversed(facts.choices)] * 2)
+    assert chart["layout"]["shapes"][0]["x0"] == 0.9
+    said = " ".join(" ".join(page.words).split())
+    for words in ("Batches by length", "batch without recomputation", "+20.0%", "480", "not proven", "700 MB"):
+        assert words in said
+
+
+def test_text_and_markdown_say_the_same_of_buckets():
+    facts = with_buckets()
+    text, markdown = remat.describe(facts), fits_markdown(facts)
+    for words in ("640", "480", "+20.0%", "700 MB", "all batches from 2 to the one in the table", "not proven"):
+        assert words in " ".join(text.split())
+        assert words in markdown
+    assert "| sequences up to | batch without recomputation | tokens/s |" in markdown
+    assert "| 64 | 6 | 640 | 9 | +20.0% | 480 | 700 MB |" in markdown
+
+
+def test_lists_for_loaders_leave_out_what_does_not_fit():
+    facts = with_buckets()
+    none = replace(facts.buckets[1], length=256, without=0, without_cost=None)
+    document = buckets_document((*facts.buckets, none), "us")
+    assert document["with_plan"] == {"lengths": [64, 128, 256], "boundaries": [65, 129, 257], "batch_sizes": [9, 4, 4]}
+    assert document["without_remat"] == {"lengths": [64, 128], "boundaries": [65, 129], "batch_sizes": [6, 3]}
+    assert document["rows"][0]["with_plan"]["tokens_per_s"] == 9 * 64 / 1.2
+    assert document["rows"][2]["without_remat"] == {"batch": 0, "cost": None, "tokens_per_s": None}

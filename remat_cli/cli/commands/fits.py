@@ -12,7 +12,7 @@ from remat_cli.cli.session import current
 from remat_cli.errors import ExitCode
 from remat_cli.planning.options import SolveOptions
 
-_FORMATS = ("text", "json", "html")
+_FORMATS = ("text", "json", "html", "markdown")
 _PASSED = ("batch", "length", "resolution", "task", "dtype", "lora", "largest", "buckets", "optimizer")
 _EPILOG = """\b
 Examples:
@@ -83,7 +83,7 @@ def command(source: str, gpu: str, **options: Any) -> int:
         )
     facts = answer.facts()
     text = formatted(facts, format, out.style(), current().command_line(), cdn=options["cdn"])
-    if format == "html":
+    if format in {"html", "markdown"}:
         out.write(options["output"], text)
     else:
         out.report(str(text))
