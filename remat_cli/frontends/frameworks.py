@@ -38,6 +38,10 @@ class CapturedStep(Protocol):
 Step = TypeVar("Step", bound=CapturedStep)
 
 
+OFF_ON = ("off", "on")
+"""The words of an option that is a switch."""
+
+
 class Framework(ABC, Generic[Step]):
     """A framework. Creating one imports nothing of it; its methods do.
 
@@ -197,6 +201,11 @@ class Framework(ABC, Generic[Step]):
         self.require_device(device)
         self.require_present(device)
         step = self.read(graph)
+        if graph.splits:
+            raise UsageError(
+                "costs of regions in parts are not measured, and those of the graph would be in another unit",
+                hint=Worded("export the graph without split", "export the graph without --split"),
+            )
         self._require_runnable(step, device, libraries, force=force)
         with self.operation_bench(step, device, seed) as bench:
             return measure_operations(bench, repeats, warmup, progress)

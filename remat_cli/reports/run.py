@@ -21,6 +21,9 @@ def run_text(ran: Mapping[str, Any], style: Style) -> str:
         None: ("not compared", "?", "yellow"),
     }
     words, mark, color = verdicts[ran["identical"]]
+    parts = ran.get("in_parts")
+    if parts is not None and parts["within"] and not ran["identical"]:
+        words, mark, color = "equal up to rounding", "✓", "green"
     ascii_mark = {"✓": "ok:", "✗": "NO:", "?": "?"}[mark]
     headline = Text.assemble((f"{style.glyph(mark, ascii_mark)} {words}", f"bold {color}"), f": {_verdict(ran)}")
     rows = [
@@ -28,6 +31,7 @@ def run_text(ran: Mapping[str, Any], style: Style) -> str:
         ("device", f"{ran['device']}, {ran['framework']} {ran['version']}"),
         *_memory_rows(ran),
         *_copy_rows(ran),
+        *_part_rows(ran),
         ("time", _time(ran)),
     ]
     if ran["result"] is not None:
@@ -48,6 +52,22 @@ def _verdict(ran: Mapping[str, Any]) -> str:
     if ran["unsteady"]:
         text += f"; {len(ran['unsteady'])} of all results differ even between runs without recomputation"
     return text
+
+
+def _part_rows(ran: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The regions in parts, if there are any, and what they do to the results."""
+    parts = ran.get("in_parts")
+    if parts is None:
+        return []
+    regions = ", ".join(f"{name} in {number} parts" for name, number in parts["regions"].items())
+    summed = parts["summed"][:_SHOWN]
+    more = len(parts["summed"]) - len(summed)
+    words = f"{', '.join(summed)}{f' and {more} more' if more > 0 else ''}" if summed else "none of the results"
+    largest = f"largest difference {parts['largest']:.2g} of the largest number in a tensor"
+    rows = [("in parts", regions), ("", f"sums over parts, no longer bit for bit: {words}")]
+    if parts["others"]:
+        rows.append(("", f"computed from what the regions make, and no longer bit for bit: {parts['others']} others"))
+    return [*rows, ("", largest)]
 
 
 def _memory_rows(ran: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from remat_cli.cli.output import Output
 from remat_cli.cli.output_files import document_format
 from remat_cli.errors import UsageError
 from remat_cli.files import require_writable
-from remat_cli.frontends.frameworks import FRAMEWORKS
+from remat_cli.frontends.frameworks import FRAMEWORKS, OFF_ON
 from remat_cli.frontends.zoo import zoo_costs
 from remat_cli.graph.io import document_text, graph_to_document
 from remat_cli.graph.model import Graph
@@ -47,10 +47,13 @@ def _framework_options(command: params.F) -> params.F:
     for name in FRAMEWORKS.names():
         framework = FRAMEWORKS.load(name)
         for option, words in framework.options.items():
+            text = f"{name}: {framework.option_help[option]}."
+            if words == OFF_ON:
+                command = click.option(f"--{option}", flag_value="on", default=None, help=text)(command)
+                continue
             default = f"  [default: {words[0]}]" if words else ""
             metavar = framework.option_metavar.get(option, "NAME")
-            text = f"{name}: {framework.option_help[option]}.{default}"
-            command = click.option(f"--{option}", metavar=metavar, help=text)(command)
+            command = click.option(f"--{option}", metavar=metavar, help=f"{text}{default}")(command)
     return command
 
 

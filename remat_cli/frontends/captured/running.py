@@ -12,7 +12,7 @@ from typing import Any
 
 from remat_cli.errors import OutOfMemory, UsageError
 from remat_cli.frontends.captured.origin import Frontend
-from remat_cli.frontends.ran import Copied, Memory, Ran
+from remat_cli.frontends.ran import Copied, Memory, Ran, RanInParts
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive
@@ -23,6 +23,8 @@ from remat_cli.plan.replay import Replay, Severity, replay
 _NO_NUMBERS = "OSUT"
 """Kinds of types of numpy that hold texts or objects."""
 _WHOLE = "biu"
+_MOST_UNITS = 4096
+"""Units in the last place by which sums in another order may differ: 1e-12 in float64. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,18 @@ class PlanBench(ABC):
             ExecutionFailed: If an operation fails, with the node.
         """
 
+    def whole(self) -> PlanBench:
+        """The same weights and inputs for the graph with whole operations, if some are in parts."""
+        return self
+
+    def in_parts(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Names of the results that are sums over parts, and of those that are computed from what regions make."""
+        return frozenset(), frozenset()
+
+    def difference(self, one: ComparedTensor, other: ComparedTensor) -> tuple[float, float]:
+        """The largest difference relative to the largest number of ``other``; also in units in the last place."""
+        raise NotImplementedError
+
     def value_workspaces(self, graph: Graph) -> Sequence[int]:
         """The part of each node's workspace that is tensors, as a measurement of live tensors sees them."""
         return [0] * len(graph.nodes)
@@ -138,9 +152,9 @@ def median_s(step: Callable[[], object], wait: Callable[[], object], steps: int)
 def compare_runs(plan: Plan, seen: Replay, bench: PlanBench, frontend: Frontend, device: str, steps: int) -> Ran:
     """Run a checked plan, whose replay was ``seen``, and compare it with its graph without recomputation."""
     computes = [s.node for s in plan.statements if isinstance(s, Compute)]
-    first = list(dict.fromkeys(computes))  # in the plan's own order, so that random numbers are drawn in that order
-    plain = derive(plan.graph, first)
-    reference = _fitting(bench, plain, steps)
+    first = list(dict.fromkeys(computes))
+    plain, whole = derive(plan.graph.whole, _whole_order(plan.graph, first)), bench.whole()
+    reference = _fitting(whole, plain, steps)
     planned = bench.measure(plan.statements, steps)
     differing = () if reference is None else _differing(planned, reference)
     values = without_workspace(plan.graph, bench.value_workspaces(plan.graph))
@@ -151,7 +165,7 @@ def compare_runs(plan: Plan, seen: Replay, bench: PlanBench, frontend: Frontend,
         allocator=planned.allocator_bytes,
         reserved=planned.reserved_bytes,
     )
-    unsteady = _differing(bench.measure(plain, 1), reference) if differing and reference is not None else ()
+    unsteady = _differing(whole.measure(plain, 1), reference) if differing and reference is not None else ()
     return Ran(
         graph=plan.graph.name,
         device=device,
@@ -171,7 +185,34 @@ def compare_runs(plan: Plan, seen: Replay, bench: PlanBench, frontend: Frontend,
         reference_step_s=None if reference is None else reference.step_s,
         steps=steps,
         copied=_copied(plan, seen, planned.host_bytes),
+        in_parts=None if reference is None else _in_parts(plan.graph, bench, planned, reference),
     )
+
+
+def _whole_order(graph: Graph, order: Sequence[int]) -> list[int]:
+    """The nodes of the graph with whole operations, in the order of a plan, in which random numbers are drawn."""
+    if graph.origin is None:
+        return list(order)
+    place = {graph.nodes[node].id: k for k, node in enumerate(order)}
+    regions = [region for region in graph.whole.splits if region.id in graph.origin.parts]
+    stands_for = {i: o.id for region in regions for o in region.operations for i in o.nodes}
+    nodes = graph.whole.nodes
+    return sorted(range(len(nodes)), key=lambda i: (place[stands_for.get(i, nodes[i].id)], i))
+
+
+def _in_parts(graph: Graph, bench: PlanBench, measured: MeasuredPlan, wanted: MeasuredPlan) -> RanInParts | None:
+    """How results with regions in parts differ from those of whole operations; None if no region is in parts."""
+    if graph.origin is None:
+        return None
+    summed, others = bench.in_parts()
+    largest, within = 0.0, True
+    for one, other in zip(measured.results, wanted.results, strict=True):
+        if not one.same(other):
+            relative, units = bench.difference(one, other)
+            largest = max(largest, relative)
+            within = within and one.name in summed | others and units <= _MOST_UNITS
+    names = tuple(one.name for one in measured.results if one.name in summed)
+    return RanInParts(dict(graph.origin.parts), names, len(others - summed), largest, within)
 
 
 def without_workspace(graph: Graph, workspaces: Sequence[int] | None = None) -> Graph:

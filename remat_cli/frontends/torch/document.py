@@ -237,6 +237,29 @@ class Result(Stored):
     tensor: Argument
 
 
+IN_PARTS = "remat.parts"
+"""The operator of a node that runs others in parts. Documents name none: a plan says which regions are in parts."""
+ROWS = "splitting"
+"""The field of the metadata with the number of rows that each operation divides, by the operation's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class InParts:
+    """A node that runs others in parts.
+
+    Attributes:
+        nodes: The nodes of the step with whole operations.
+        repeats: Other nodes, which it computes again.
+        rows: The number of rows that are divided.
+        parts: The number of parts.
+    """
+
+    nodes: tuple[int, ...]
+    repeats: tuple[int, ...]
+    rows: int
+    parts: int
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A graph of this frontend, with the contents of its documents.
@@ -249,6 +272,8 @@ class Step:
         results: In the order of the compiler: those of the forward pass, then gradients.
         tangents: The node that makes the tangents.
         device: Kind of device that it was captured for; None if unknown.
+        parts: The nodes that run others in parts.
+        whole: The step with whole operations, if there are such.
     """
 
     graph: Graph
@@ -258,6 +283,8 @@ class Step:
     results: tuple[Result, ...]
     tangents: int = 0
     device: str | None = None
+    parts: Mapping[int, InParts] = field(default_factory=dict)
+    whole: Step | None = None
 
     def tensors(self, value: int) -> tuple[Returned, ...]:
         """The tensors in a value."""
@@ -305,6 +332,8 @@ def read_step(graph: Graph) -> Step:
     Raises:
         UsageError: If they hold anything that this frontend does not write, with its place.
     """
+    if graph.origin is not None:
+        return _with_parts(read_step(graph.origin.graph), graph)
     reader = _Reader(graph)
     given, data, made = (reader.listed(key) for key in ("places", "constants", "results"))
     places = tuple(reader.part(Placeholder, item, at) for item, at in given)
@@ -323,6 +352,64 @@ def read_step(graph: Graph) -> Step:
             if isinstance(tensor, Value) and result.kind != "dropped":
                 reader.require_kept(step, tensor, f"metadata.results[{k}].tensor")
     return step
+
+
+def _with_parts(whole: Step, graph: Graph) -> Step:
+    """The step of ``graph``, in which some regions of that of ``whole`` are in parts."""
+    origin = graph.origin
+    assert origin is not None
+    reader, stated = _Reader(whole.graph), whole.graph.metadata.get(ROWS)
+    in_parts = {}
+    for region in whole.graph.splits:
+        for operation in region.operations if region.id in origin.parts else ():
+            at = f"metadata.{ROWS}.{operation.id}"
+            rows = reader.number(stated.get(operation.id) if isinstance(stated, dict) else None, at)
+            in_parts[operation.id] = InParts(operation.nodes, operation.repeats, rows, origin.parts[region.id])
+    number = {node.id: k for k, node in enumerate(whole.graph.nodes)}
+    old, new = origin.values, {value: k for k, value in enumerate(origin.values)}
+    parts = {k: in_parts[node.id] for k, node in enumerate(graph.nodes) if node.id in in_parts}
+    operations = []
+    for k, node in enumerate(graph.nodes):
+        if k not in parts:
+            operations.append(whole.operations[number[node.id]])
+            continue
+        values = tuple(whole.tensors(old[value]) for value in graph.values_of(k))
+        reads = {old[value]: position for position, value in enumerate(node.inputs)}
+        operations.append(Operation(IN_PARTS, tuple(_outside(whole, parts[k], reads)), {}, values))
+    results = tuple(
+        Result(r.kind, r.of, r.tensor if r.kind == "dropped" else _renumbered(r.tensor, new)) for r in whole.results
+    )
+    tangents = next(k for k, operation in enumerate(operations) if operation.call == TANGENTS)
+    return Step(graph, tuple(operations), whole.places, whole.constants, results, tangents, whole.device, parts, whole)
+
+
+def _outside(step: Step, parts: InParts, reads: Mapping[int, int]) -> Iterator[Tensor]:
+    """The tensors that nodes in parts read from outside; ``reads`` has the position of each value."""
+    seen = set()
+    for node in sorted({*parts.nodes, *parts.repeats}):
+        operation, inputs = step.operations[node], step.graph.nodes[node].inputs
+        for tensor in tensors_read((*operation.args, *operation.kwargs.values())):
+            if isinstance(tensor, Input):
+                position = reads.get(inputs[tensor.position])
+                if position is None:
+                    continue  # it is made inside
+                tensor = Input(position, tensor.part)
+            if tensor not in seen:
+                seen.add(tensor)
+                yield tensor
+
+
+def _renumbered(argument: Argument, new: Mapping[int, int]) -> Argument:
+    """An argument with other numbers of values."""
+    match argument:
+        case Value(number, part):
+            return Value(new[number], part)
+        case View(call, args, kwargs, item):
+            named = {key: _renumbered(value, new) for key, value in kwargs.items()}
+            return View(call, tuple(_renumbered(value, new) for value in args), named, item)
+        case tuple():
+            return tuple(_renumbered(value, new) for value in argument)
+    return argument
 
 
 class _Reader(Reader):

@@ -32,6 +32,7 @@ from remat_cli.frontends.torch.inductor.joint import tracer_of
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.measure.collectives import with_collectives
 from remat_cli.frontends.torch.measure.costs import CostModel, cost_model
+from remat_cli.frontends.torch.regions import require_splittable, with_regions
 from remat_cli.frontends.torch.tensors import storage, storage_bytes, total_bytes
 from remat_cli.frontends.torch.world import require_gathered_in_code, require_links, world_of
 from remat_cli.graph.metadata import LINES
@@ -53,6 +54,7 @@ class ExportOptions(TypedDict, total=False):
         world: Number of ranks of a training of which the step is that of one; None (the default) for no others.
         interconnect: The bandwidths between ranks; None (the default) if nothing is known of them.
         tell: Called before much memory is taken, and before the device is measured.
+        split: Whether the graph offers regions that may run in parts; not by default.
     """
 
     device: str
@@ -61,6 +63,7 @@ class ExportOptions(TypedDict, total=False):
     world: int | None
     interconnect: Interconnect | None
     tell: Tell
+    split: bool
 
 
 def export_torch(text: str, **options: Unpack[ExportOptions]) -> Graph:
@@ -99,24 +102,26 @@ def export_parts(
     interconnect: Interconnect | None = None,
     tell: Tell = tell_stderr,
     whole: bool = False,
+    split: bool = False,
 ) -> tuple[Graph, ...]:
     """The graph of the training step of what ``build()`` returns, or of each part if PyTorch captures it in parts.
 
-    The graphs of parts are named ``name.0``, ``name.1`` and so on, and ``metadata["part"]`` tells the place of each
-    among the others: its ``number``, the number of ``parts``, how often it ``runs`` in a step, the reason why it
-    ``ends`` there, and what it ``takes`` from others.
+    The graphs of parts are named ``name.0`` and so on, and ``metadata["part"]`` tells the place of each among the
+    others: its ``number``, the number of ``parts``, how often it ``runs`` in a step, the reason why it ``ends`` there,
+    and what it ``takes`` from others.
 
     Args:
         build: Called with fake tensors in place of large ones, or with real ones if it needs their numbers.
         name: Name of the graph.
         source: Its origin, for the metadata.
-        device: See :class:`ExportOptions`, as for the next five.
+        device: See :class:`ExportOptions`, as for all others but ``whole``.
         cost: See there.
         compiler: See there.
         world: See there.
         interconnect: See there.
         tell: See there.
         whole: Whether parts are an error.
+        split: See there.
 
     Raises:
         NotOneGraph: If they are, and PyTorch captures the step in parts only.
@@ -127,13 +132,16 @@ def export_parts(
     require_present(device)
     tracer = tracer_of(compiler)
     require_links(world, interconnect, cost, compiler)
+    if split:
+        require_splittable(device, compiler, world)
     costs = cost_model(cost, device, tell)
     of_world = {} if world is None else {"world": {"ranks": world, "rank": 0}}
 
     def lowered(captured: Captured, name: str) -> Graph:
         own = with_collectives(costs, interconnect, captured)
         graph = with_origin(lowering(captured, own.cost, name), captured, own, source=source, device=device)
-        return replace(graph, metadata=graph.metadata | of_world)
+        graph = replace(graph, metadata=graph.metadata | of_world)
+        return with_regions(graph, own.cost) if split else graph
 
     with world_of(world):
         return _export(build, name, device, tell, tracer, lowered, whole=whole)

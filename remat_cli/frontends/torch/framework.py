@@ -10,7 +10,7 @@ from remat_cli.errors import UsageError
 from remat_cli.frontends.captured.origin import Frontend
 from remat_cli.frontends.captured.profiling import OperationBench
 from remat_cli.frontends.captured.running import PlanBench
-from remat_cli.frontends.frameworks import Framework
+from remat_cli.frontends.frameworks import OFF_ON, Framework
 from remat_cli.frontends.interconnect import MOST_RANKS, Interconnect
 from remat_cli.frontends.messages import Tell
 from remat_cli.frontends.torch.architectures import TORCH_ARCHITECTURES
@@ -26,13 +26,14 @@ class Torch(Framework[Step]):
     frontend: ClassVar[Frontend] = FRONTEND
     devices: ClassVar[tuple[str, ...]] = DEVICES
     options: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-        {"compiler": ("eager", "inductor"), "world": (), "interconnect": ()}
+        {"compiler": ("eager", "inductor"), "world": (), "interconnect": (), "split": OFF_ON}
     )
     option_help: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "compiler": "inductor for a step under torch.compile",
             "world": "the step of one rank of so many, without the others",
             "interconnect": "what a rank sends in one direction: 400GB/s, or by mesh dimension fsdp=50GB/s,tp=400GB/s",
+            "split": "offer regions, such as the loss, that solve may run in parts: docs/splitting.md",
         }
     )
     option_metavar: ClassVar[Mapping[str, str]] = MappingProxyType({"world": "N", "interconnect": "BANDWIDTH"})
@@ -55,6 +56,7 @@ class Torch(Framework[Step]):
             world=world,
             interconnect=interconnect,
             tell=tell,
+            split=options.get("split") == "on",
         )
 
     def require_options(self, options: Mapping[str, str]) -> None:
@@ -72,7 +74,7 @@ class Torch(Framework[Step]):
 
     def difference(self, ours: Step, theirs: Step) -> str | None:
         """See :meth:`Framework.difference`."""
-        return difference(ours, theirs)
+        return difference(ours.whole or ours, theirs.whole or theirs)
 
     def require_harmless(self, step: Step, device: str, libraries: Sequence[str], *, force: bool) -> None:
         """See :meth:`Framework.require_harmless`. Every operation runs once on tensors without data."""

@@ -28,6 +28,7 @@ from remat_cli.frontends.torch.document import (
     read_step,
 )
 from remat_cli.frontends.torch.execute.host_copies import HostLink
+from remat_cli.frontends.torch.execute.in_parts import write_parts
 from remat_cli.frontends.torch.execute.out_of_memory import no_memory, out_of_memory
 from remat_cli.frontends.torch.execute.strides import OTHER_STRIDES, in_layout
 from remat_cli.graph.model import Graph
@@ -173,6 +174,11 @@ class Writer:
         arguments += [f"{key}={self.argument(argument, inputs)}" for key, argument in called.kwargs.items()]
         return f"{self.operator(called.call)}({', '.join(arguments)})"
 
+    def beside(self, name: str, value: Any) -> str:
+        """The variable ``name`` of the code, which is ``value``."""
+        self.names[name] = value
+        return name
+
     def argument(self, value: Argument, inputs: Sequence[int]) -> str:
         """The text of an argument; objects without a literal become variables."""
         home = self.step.device or self.device.partition(":")[0]
@@ -243,6 +249,9 @@ class Writer:
         if index == self.step.tangents:
             for k, value in enumerate(numbers):
                 self.line(f"v{value}_0 = tangent({k})", node.id)
+            return
+        if index in self.step.parts:
+            write_parts(self, index)
             return
         repeated = operation.random and self.repeats[index] > 1
         if repeated:

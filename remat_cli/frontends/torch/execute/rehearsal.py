@@ -23,6 +23,7 @@ from remat_cli.frontends.torch.compat.distributed import COMMUNICATING
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, new_fake_mode, silent_fakes
 from remat_cli.frontends.torch.compat.operators import dispatch_mode, schema, storage_identity
 from remat_cli.frontends.torch.document import ITEM_BYTES, Argument, Operation, Returned, Step, TensorSpec, View
+from remat_cli.frontends.torch.execute.in_parts import divisions
 from remat_cli.frontends.torch.execute.program import Tensors, call_function, result_function, words
 from remat_cli.frontends.torch.operators import OPERATORS
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
@@ -45,8 +46,15 @@ def rehearse(step: Step, device: str, *, force: bool = False, libraries: Sequenc
         UsageError: If a library cannot be imported, or a result has another type, shape or strides than the document
             says, with the place.
         ExecutionFailed: If an operator is none that graphs hold, or does not take its arguments, with the node.
+
+    Of a step with nodes in parts the whole one is checked, and that the nodes can be divided: for a part they are
+    called with the same arguments, of which some have fewer rows.
     """
     import_libraries(libraries)
+    if step.whole is not None:
+        rehearse(step.whole, device, force=force, libraries=libraries)
+        divisions(step)
+        return
     namespaces = frozenset(name.partition(".")[0] for name in libraries)
     for node, operation in enumerate(step.operations):
         if node != step.tangents:

@@ -7,15 +7,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from remat_cli.frontends.aten.division_rules import Summed
 from remat_cli.frontends.captured.profiling import MeasuredOperation, OperationBench, host_facts, time_call
 from remat_cli.frontends.captured.running import ComparedTensor, MeasuredPlan, PlanBench, median_s
 from remat_cli.frontends.ran import Memory
 from remat_cli.frontends.torch.codec import dtype_named
-from remat_cli.frontends.torch.document import Step, read_padding
+from remat_cli.frontends.torch.document import Result, Step, Value, read_padding, tensors_read
 from remat_cli.frontends.torch.execute.host_copies import CudaQueues
+from remat_cli.frontends.torch.execute.in_parts import divisions
 from remat_cli.frontends.torch.execute.out_of_memory import memory_told
 from remat_cli.frontends.torch.execute.program import Program, Tangent, generator_state, program
 from remat_cli.frontends.torch.execute.strides import copied_bytes
+from remat_cli.frontends.torch.execute.trial import Trial
 from remat_cli.frontends.torch.measure.allocator import BLOCK_BYTES, footprint, start_libraries
 from remat_cli.frontends.torch.measure.memory import live_storages, workspaces
 from remat_cli.frontends.torch.measure.operations import Operations, new_tensor, place_tensors, seeded
@@ -147,8 +150,54 @@ class TorchPlans(PlanBench):
         self._places, self._libraries_bytes = places, libraries_bytes
 
     def value_workspaces(self, graph: Graph) -> Sequence[int]:
-        """Bytes that operations copy to change strides, which are tensors."""
-        return [copied_bytes(operation, self._device) for operation in self._step.operations]
+        """Bytes that operations copy to change strides, and those of tensors within a part."""
+        copied = [copied_bytes(operation, self._device) for operation in self._step.operations]
+        for index, division in divisions(self._step).items():
+            copied[index] = Trial(division, division.size(self._step.parts[index].parts)).peak_bytes()
+        return copied
+
+    def whole(self) -> PlanBench:
+        """See :meth:`PlanBench.whole`."""
+        step = self._step.whole
+        if step is None:
+            return self
+        return TorchPlans(step, self._device, self._seed, self._places, self._libraries_bytes)
+
+    def in_parts(self) -> tuple[frozenset[str], frozenset[str]]:
+        """See :meth:`PlanBench.in_parts`."""
+        step, graph = self._step, self._step.graph
+        summed = {
+            value
+            for index, division in divisions(step).items()
+            for value, state in zip(graph.values_of(index), division.results.values(), strict=True)
+            if isinstance(state, Summed)
+        }
+        reached: set[int] = set()
+        for index, node in enumerate(graph.nodes):
+            if index in step.parts or not reached.isdisjoint(node.inputs):
+                reached.update(graph.values_of(index))
+        names = dict.fromkeys(("summed", "others"), frozenset[str]())
+        for kind, values in (("summed", summed), ("others", reached)):
+            names[kind] = frozenset(
+                name
+                for name, result in zip(result_names(step), kept_results(step), strict=True)
+                if any(isinstance(t, Value) and t.number in values for t in tensors_read([result.tensor]))
+            )
+        return names["summed"], names["others"]
+
+    def difference(self, one: ComparedTensor, other: ComparedTensor) -> tuple[float, float]:
+        """See :meth:`PlanBench.difference`."""
+        import torch
+
+        if one.form != other.form:
+            return math.inf, math.inf
+        dtype = dtype_named(one.form.partition(" ")[0].removeprefix("torch."))
+        if not dtype.is_floating_point:
+            return math.inf, math.inf
+        mine, theirs = (torch.from_numpy(tensor.bits.copy()).view(dtype).double() for tensor in (one, other))
+        apart, size = float((mine - theirs).abs().max()), float(theirs.abs().max())
+        relative = apart / size if size else math.inf
+        return (relative, relative / torch.finfo(dtype).eps) if math.isfinite(relative) else (math.inf, math.inf)
 
     def memory(self, plan: Plan, memory: Memory) -> Memory:
         """See :meth:`PlanBench.memory`: with what the allocator of a GPU does, and saved states of generators."""
@@ -218,14 +267,17 @@ class TorchPlans(PlanBench):
 def result_names(step: Step) -> list[str]:
     """Names of the results: ``result 0``, ``gradient of conv1.weight``, ``update of bn1.running_mean``."""
     names = []
-    for result in step.results:
-        if result.kind == "dropped":
-            continue
+    for result in kept_results(step):
         of = (
             f"of {step.places[result.of].name}" if isinstance(result.of, int) and result.kind != "result" else result.of
         )
         names.append(printable(f"{result.kind} {of}"))
     return names
+
+
+def kept_results(step: Step) -> list[Result]:
+    """The results that are there at the end."""
+    return [result for result in step.results if result.kind != "dropped"]
 
 
 def kept_tensor(name: str, tensor: Tensor) -> ComparedTensor:

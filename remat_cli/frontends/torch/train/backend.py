@@ -148,7 +148,7 @@ def matching_plan(compiled: Compiled, plans: Sequence[Plan]) -> tuple[Plan | Non
     reasons = []
     for plan in plans:
         reason = FRONTEND.foreign(plan.graph, str(torch.__version__), compiled.device)
-        reason = reason or difference(read_step(compiled.graph), read_step(plan.graph))
+        reason = reason or difference(read_step(compiled.graph), read_step(plan.graph.whole))
         if reason is None:
             return plan, []
         reasons.append(f"the plan of {printable(plan.graph.name)} is for another graph: {reason}")

@@ -1,0 +1,374 @@
+"""Divides operations of a captured step: which tensors are divided, and what each call is for a part of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from remat_cli.errors import RematError
+from remat_cli.frontends.aten.division_rules import (
+    WHOLE,
+    Asked,
+    Operand,
+    RowCount,
+    Rows,
+    State,
+    Summed,
+    Whole,
+    divided,
+    leading_rows,
+)
+from remat_cli.frontends.torch.codec import decode, decode_data, empty_tensor, operator_named
+from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, new_fake_mode, silent_fakes
+from remat_cli.frontends.torch.document import Constant, Input, Place, Step, Value, View
+from remat_cli.frontends.torch.execute.strides import copied_bytes
+from remat_cli.frontends.torch.tensors import tensors_in
+from remat_cli.frontends.torch.types import Tensor
+
+_SUMMED_TYPES = ("float32", "float64", "int64", "int32")
+"""Types of tensors that are added up part by part."""
+_ROUNDED = ("float16", "bfloat16")
+"""Types whose results are not promised in parts: they round so much that another order of sums changes visible digits.
+"""
+
+ADDED_IN_PLACE = "aten.mm.default"
+"""The operator whose results are added to a sum by its own kernel."""
+
+
+class NotDivisible(Exception):
+    """A call cannot be divided, or not in this way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some rows of a tensor that is divided."""
+
+    tensor: Value | Place
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class PartCall:
+    """A call for a part of the rows.
+
+    Attributes:
+        node: The node whose operation it is.
+        call: The operator.
+        args: Arguments by position, as in documents, but with :class:`Part`, :class:`RowCount`, and :class:`Value` for
+            what earlier calls of the operation made.
+        kwargs: Arguments by name, likewise.
+        made: For each value of the node its number, the position of its tensor in what the operator returns, and how it
+            is divided.
+    """
+
+    node: int
+    call: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    made: tuple[tuple[int, int | None, State], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An expression for a tensor: the whole tensor without data, how it is divided, and the expression for a part."""
+
+    tensor: Any
+    state: State
+    expression: Any
+
+
+@dataclass(slots=True)
+class Divider:
+    """What is known of the tensors of a step, if its rows are divided.
+
+    Attributes:
+        step: The step, with whole operations.
+        rows: The number of rows.
+        device: Kind of device that the step is for.
+        made: How values are divided that are made in parts.
+    """
+
+    step: Step
+    rows: int
+    device: str
+    made: dict[int, State] = field(default_factory=dict)
+    _constants: dict[int, Tensor] = field(default_factory=dict)
+
+    def call(self, node: int) -> PartCall:
+        """The call of a node for a part, given how the values that it reads are divided.
+
+        Raises:
+            NotDivisible: If it is not known how to divide it.
+        """
+        operation, reads = self.step.operations[node], self.step.graph.nodes[node].inputs
+        numbers = self.step.graph.values_of(node)
+        if node == self.step.tangents or operation.random or copied_bytes(operation, self.device):
+            raise NotDivisible
+        if any(len(tensors) != 1 or tensors[0].spec.dtype in _ROUNDED for tensors in operation.values):
+            raise NotDivisible
+        args = [self._argument(argument, reads) for argument in operation.args]
+        kwargs = {key: self._argument(argument, reads) for key, argument in operation.kwargs.items()}
+        specs = {tensors[0].item: tensors[0].spec for tensors in operation.values}
+        whole = tensors_in(self._returned(operation.call, args, kwargs))
+        found = self._rule(operation.call, args, kwargs, [tuple(tensor.shape) for _, tensor in whole])
+        if found is None:
+            raise NotDivisible
+        states = {item: state for (item, _), state in zip(whole, found.results, strict=True)}
+        if not states.keys() >= specs.keys():
+            raise NotDivisible
+        for item, state in states.items():
+            if isinstance(state, Summed) and item in specs and specs[item].dtype not in _SUMMED_TYPES:
+                raise NotDivisible
+        own = list(args)
+        for at, argument in found.arguments.items():
+            own += [None] * (at + 1 - len(own))
+            own[at] = argument
+        made = tuple(
+            (number, tensors[0].item, states[tensors[0].item])
+            for number, tensors in zip(numbers, operation.values, strict=True)
+        )
+        return PartCall(
+            node,
+            found.call or operation.call,
+            tuple(map(_expressed, own)),
+            {key: _expressed(argument) for key, argument in kwargs.items()},
+            made,
+        )
+
+    def _rule(self, call: str, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Sequence[Any]) -> Any:
+        import torch
+
+        operator = operator_named(call)
+        name = call.removeprefix("aten.")
+        tags = operator.tags
+        pointwise = torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
+        asked = Asked(
+            [_operand(argument) for argument in args],
+            {key: _operand(argument) for key, argument in kwargs.items()},
+            shapes,
+            self.rows,
+        )
+        return divided(name, asked, pointwise=pointwise) if call.startswith("aten.") else None
+
+    def _returned(self, call: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What an operator returns for whole tensors, without data."""
+        return operator_named(call)(*map(_whole, args), **{key: _whole(argument) for key, argument in kwargs.items()})
+
+    def _argument(self, argument: Any, reads: Sequence[int]) -> Any:
+        """An argument of a node; a :class:`_Known` for each tensor."""
+        if isinstance(argument, tuple):
+            return [self._argument(item, reads) for item in argument]
+        match argument:
+            case View():
+                return self._view(argument, reads)
+            case Input(position, part):
+                return self._value(Value(reads[position], part))
+            case Value():
+                return self._value(argument)
+            case Place(number):
+                place = self.step.places[number]
+                return self._outer(argument, place.spec, divisible=place.kind not in {"parameter", "buffer"})
+            case Constant(number):
+                if number not in self._constants:
+                    import torch
+
+                    data = decode_data(self.step.constants[number], "cpu")
+                    self._constants[number] = torch.empty_like(data, device=self.device)
+                return _Known(self._constants[number], WHOLE, argument)
+        return decode(argument, lambda tensor: tensor, {self.step.device or self.device: self.device})
+
+    def _value(self, value: Value) -> _Known:
+        [returned] = self.step.tensors(value.number)[value.part : value.part + 1]
+        state = self.made.get(value.number)
+        if state is None:
+            return self._outer(value, returned.spec, divisible=True)
+        return _Known(empty_tensor(returned.spec, self.device), state, value)
+
+    def _outer(self, expression: Value | Place, spec: Any, *, divisible: bool) -> _Known:
+        """A tensor from outside. It is divided if its first dimensions are as many as there are rows."""
+        tensor = empty_tensor(spec, self.device)
+        rows = leading_rows(spec.shape, self.rows) if divisible else None
+        if rows is None:
+            return _Known(tensor, WHOLE, expression)
+        if any(spec.stride[k] != spec.stride[k + 1] * spec.shape[k + 1] for k in range(rows.count - 1)):
+            raise NotDivisible  # its rows do not lie in memory one after another
+        return _Known(tensor, rows, Part(expression, rows))
+
+    def _view(self, view: View, reads: Sequence[int]) -> _Known:
+        args = [self._argument(argument, reads) for argument in view.args]
+        kwargs = {key: self._argument(argument, reads) for key, argument in view.kwargs.items()}
+        result = self._returned(view.call, args, kwargs)
+        tensors = tensors_in(result)
+        found = self._rule(view.call, args, kwargs, [tuple(tensor.shape) for _, tensor in tensors])
+        at = [item for item, _ in tensors].index(view.item)
+        if found is None:
+            if any(not isinstance(known.state, Whole) for known in _knowns([*args, *kwargs.values()])):
+                raise NotDivisible
+            return _Known(tensors[at][1], WHOLE, View(view.call, _all(args), _named(kwargs), view.item))
+        own = list(args)
+        for position, argument in found.arguments.items():
+            own[position] = argument
+        return _Known(tensors[at][1], found.results[at], View(view.call, _all(own), _named(kwargs), view.item))
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Nodes that run together, part by part.
+
+    Attributes:
+        step: The step, with whole operations.
+        rows: The number of rows that are divided.
+        device: Kind of device that the step is for.
+        calls: What runs for each part, in order.
+        results: How the values are divided that others read.
+    """
+
+    step: Step
+    rows: int
+    device: str
+    calls: tuple[PartCall, ...]
+    results: Mapping[int, State]
+
+    def size(self, parts: int) -> int:
+        """Rows of a part, of which the last may have fewer."""
+        return -(-self.rows // parts)
+
+    def last_uses(self) -> list[list[int]]:
+        """For each call the values made by calls of the operation that no later call reads, to be freed behind it."""
+        last: dict[int, int] = {}
+        for k, call in enumerate(self.calls):
+            last |= {number: k for number, _, _ in call.made}
+            for tensor in tensors_of((*call.args, *call.kwargs.values())):
+                if isinstance(tensor, Value) and tensor.number in last:
+                    last[tensor.number] = k
+        return [[number for number, at in last.items() if at == k] for k in range(len(self.calls))]
+
+
+def division(
+    step: Step, nodes: Sequence[int], repeats: Sequence[int], rows: int, results: Sequence[int], device: str
+) -> Division:
+    """How ``nodes`` and the repeated ones run in parts.
+
+    Args:
+        step: A step with whole operations.
+        nodes: The nodes.
+        repeats: Nodes that are computed again.
+        rows: The number of rows.
+        results: The values of ``nodes`` that others read.
+        device: Kind of device that the step is for.
+
+    Raises:
+        NotDivisible: If they cannot.
+    """
+    divider = Divider(step, rows, device)
+    calls = []
+    with without_data():
+        for node in sorted({*nodes, *repeats}):
+            try:
+                call = divider.call(node)
+            except RematError:
+                raise
+            except Exception as error:  # operators may raise anything
+                raise NotDivisible from error
+            # What depends on no rows would be computed again for each part.
+            if not any(isinstance(one, Part | Value) for one in tensors_of((*call.args, *call.kwargs.values()))):
+                raise NotDivisible
+            calls.append(call)
+            divider.made |= {number: state for number, _, state in call.made}
+    for call in calls:
+        beside = {item for number, item, _ in call.made if number in results}
+        for number, _, state in call.made:
+            if number in results and (
+                isinstance(state, Whole)
+                or (isinstance(state, Summed) and state.by is not None and state.by not in beside)
+            ):
+                raise NotDivisible
+    return Division(step, rows, device, tuple(calls), {number: divider.made[number] for number in results})
+
+
+@contextmanager
+def without_data() -> Iterator[None]:
+    """A context in which tensors have no data, and operators compute only sizes."""
+    import torch
+
+    with torch.no_grad(), silent_fakes(), exact_sizes(), new_fake_mode():
+        yield
+
+
+def tensors_of(arguments: Sequence[Any]) -> Iterator[Any]:
+    """All tensors in the arguments of a call for a part, also those in views: parts, and whole tensors."""
+    for argument in arguments:
+        if isinstance(argument, View):
+            yield from tensors_of((*argument.args, *argument.kwargs.values()))
+        elif isinstance(argument, list | tuple):
+            yield from tensors_of(argument)
+        elif isinstance(argument, Part | Value | Place | Constant):
+            yield argument
+
+
+def _knowns(arguments: Sequence[Any]) -> Iterator[_Known]:
+    for argument in arguments:
+        if isinstance(argument, list | tuple):
+            yield from _knowns(argument)
+        elif isinstance(argument, _Known):
+            yield argument
+
+
+def _mapped(argument: Any, change: Any) -> Any:
+    if isinstance(argument, list | tuple):
+        return [_mapped(item, change) for item in argument]
+    return change(argument) if isinstance(argument, _Known) else argument
+
+
+def _operand(argument: Any) -> Any:
+    return _mapped(argument, lambda known: Operand(tuple(known.tensor.shape), known.state))
+
+
+def _whole(argument: Any) -> Any:
+    return _mapped(argument, lambda known: known.tensor)
+
+
+def _expressed(argument: Any) -> Any:
+    return _mapped(argument, lambda known: known.expression)
+
+
+def _all(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(map(_expressed, arguments))
+
+
+def _named(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _expressed(argument) for key, argument in arguments.items()}
+
+
+def evaluated(argument: Any, tensor: Any, rows: int) -> Any:
+    """An argument of a call for a part of ``rows`` rows, as an operator takes it.
+
+    Args:
+        argument: The argument.
+        tensor: The tensor for a part, a value of an earlier call, a place or a constant.
+        rows: Rows of the part.
+    """
+    match argument:
+        case RowCount():
+            return rows
+        case View():
+            args = [evaluated(one, tensor, rows) for one in argument.args]
+            kwargs = {key: evaluated(one, tensor, rows) for key, one in argument.kwargs.items()}
+            result = operator_named(argument.call)(*args, **kwargs)
+            return result if argument.item is None else result[argument.item]
+        case list() | tuple():
+            return [evaluated(item, tensor, rows) for item in argument]
+        case Part() | Value() | Place() | Constant():
+            return tensor(argument)
+    return argument
+
+
+def part_of(tensor: Tensor, rows: Rows, start: int, count: int) -> Tensor:
+    """The part of ``tensor`` with ``count`` rows from ``start`` on; a view."""
+    if rows.count == 1:
+        return tensor.narrow(rows.at, start, count)
+    shape = tensor.shape
+    flat = tensor.view(*shape[: rows.at], -1, *shape[rows.end :]).narrow(rows.at, start, count)
+    return flat.unflatten(rows.at, (*[1] * (rows.count - 1), count))

@@ -1,0 +1,211 @@
+"""Writes the code of an operation that runs part by part.
+
+::
+
+    v9_0 = empty((4096, 768), (768, 1), float32)    # a result of which each part has some rows
+    for a in range(0, 4096, 512):
+        r = min(512, 4096 - a)
+        u4 = op3(part(v2_0, 0, 1, a, r), op1(places[5]))
+        u5 = op4(u4, 1, False)
+        del u4
+        put(v9_0, 0, 1, a, r, u5)
+        if a:
+            v8_0.addmm_(op1(u5), part(v2_0, 0, 1, a, r))    # a result that is a sum
+        else:
+            v8_0 = op3(op1(u5), part(v2_0, 0, 1, a, r))
+        del u5
+
+Products that are added up are added into the sum by their own kernel. Every other summand exists beside the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from remat_cli.frontends.aten.division_rules import RowCount, Rows, Summed
+from remat_cli.frontends.captured.origin import damaged
+from remat_cli.frontends.torch.codec import dtype_named
+from remat_cli.frontends.torch.document import Constant, InParts, Place, Step, Value, View
+from remat_cli.frontends.torch.execute.division import (
+    ADDED_IN_PLACE,
+    Division,
+    NotDivisible,
+    Part,
+    PartCall,
+    division,
+    part_of,
+)
+from remat_cli.frontends.torch.types import Tensor
+
+
+class Code(Protocol):
+    """The function under construction."""
+
+    step: Step
+    device: str
+
+    def line(self, text: str, node: str | None = None) -> None:
+        """One line of the function."""
+
+    def operator(self, name: str) -> str:
+        """The variable that holds an operator."""
+
+    def literal(self, value: Any) -> str:
+        """A value as text."""
+
+    def beside(self, name: str, value: Any) -> str:
+        """The variable ``name`` of the code, which is ``value``."""
+
+
+def divisions(step: Step) -> Mapping[int, Division]:
+    """How each node in parts of a step is divided.
+
+    Raises:
+        UsageError: If one cannot be.
+    """
+    return {index: divided_node(step, index) for index in step.parts}
+
+
+def divided_node(step: Step, index: int) -> Division:
+    """How a node in parts is divided.
+
+    Raises:
+        UsageError: If it cannot be.
+    """
+    parts, origin = step.parts[index], step.graph.origin
+    assert step.whole is not None
+    assert origin is not None
+    results = [origin.values[value] for value in step.graph.values_of(index)]
+    try:
+        return division(step.whole, parts.nodes, parts.repeats, parts.rows, results, step.device or "cpu")
+    except NotDivisible:
+        at = f"splits: {step.graph.nodes[index].id}"
+        raise damaged(step.whole.graph, at, "its nodes cannot run in parts") from None
+
+
+def write_parts(code: Code, index: int) -> None:
+    """Write one computation of a node in parts."""
+    step = code.step
+    _Loop(code, divided_node(step, index), step.parts[index], index).write()
+
+
+class _Loop:
+    """The loop over the parts of a node.
+
+    Args:
+        code: The function under construction.
+        division: How the node is divided.
+        parts: The node in parts.
+        index: Its number.
+    """
+
+    def __init__(self, code: Code, division: Division, parts: InParts, index: int) -> None:
+        self._code, self._division, self._parts = code, division, parts
+        graph = code.step.graph
+        assert graph.origin is not None
+        self._id = graph.nodes[index].id
+        self._number = {whole: number for number, whole in enumerate(graph.origin.values)}
+        self._own = {number for call in division.calls for number, _, _ in call.made}
+        code.beside("part", part)
+        code.beside("put", put)
+
+    def write(self) -> None:
+        division, code = self._division, self._code
+        for whole, state in division.results.items():
+            if isinstance(state, Rows):  # before the loop: a part is written as soon as it is there
+                [returned] = division.step.tensors(whole)
+                dtype = code.literal(dtype_named(returned.spec.dtype))
+                empty = code.beside("empty", partial(_empty, device=code.device))
+                shape = f"{returned.spec.shape!r}, {returned.spec.stride!r}, {dtype}"
+                code.line(f"v{self._number[whole]}_0 = {empty}({shape})", self._id)
+        size = division.size(self._parts.parts)
+        code.line(f"for a in range(0, {division.rows}, {size}):", self._id)
+        self._line(f"r = min({size}, {division.rows} - a)")
+        for call, last in zip(division.calls, division.last_uses(), strict=True):
+            self._call(call, set(last))
+        for whole, state in division.results.items():
+            if isinstance(state, Summed) and (state.divisor != 1 or state.by is not None):
+                self._divide(whole, state)
+
+    def _divide(self, whole: int, state: Summed) -> None:
+        """Write the division of a sum at the end, which makes a mean of it."""
+        by = str(state.divisor)
+        if state.by is not None:
+            made = next(call.made for call in self._division.calls if whole in {number for number, _, _ in call.made})
+            by = next(f"v{self._number[number]}_0" for number, item, _ in made if item == state.by)
+        self._code.line(f"v{self._number[whole]}_0.div_({by})", self._id)
+
+    def _line(self, text: str) -> None:
+        self._code.line(f"    {text}", self._id)
+
+    def _call(self, call: PartCall, last: set[int]) -> None:
+        """Write one call, and the end of what it is the last to read."""
+        states = {number: state for number, _, state in call.made if number in self._division.results}
+        if call.call == ADDED_IN_PLACE and states and isinstance(call.made[0][2], Summed):
+            total = f"v{self._number[call.made[0][0]]}_0"
+            arguments = ", ".join(map(self._argument, call.args))
+            self._line(f"if a: {total}.addmm_({arguments})")
+            self._line(f"else: {total} = {self._text(call)}")
+            self._free(last - {number for number, _, _ in call.made})
+            return
+        if [item for _, item, _ in call.made] == [None]:
+            self._line(f"u{call.made[0][0]} = {self._text(call)}")
+        else:
+            self._line(f"t = {self._text(call)}")
+            for number, item, _ in call.made:
+                self._line(f"u{number} = t[{item}]")
+            self._line("t = None")
+        for number, state in states.items():
+            total = f"v{self._number[number]}_0"
+            if isinstance(state, Rows):
+                self._line(f"put({total}, {state.at}, {state.count}, a, r, u{number})")
+            else:
+                self._line(f"if a: {total}.add_(u{number})")
+                self._line(f"else: {total} = u{number}")
+        self._free(last)
+
+    def _free(self, values: set[int]) -> None:
+        if values:
+            self._line("del " + ", ".join(f"u{number}" for number in sorted(values)))
+
+    def _text(self, call: PartCall | View) -> str:
+        arguments = [self._argument(argument) for argument in call.args]
+        arguments += [f"{key}={self._argument(argument)}" for key, argument in call.kwargs.items()]
+        return f"{self._code.operator(call.call)}({', '.join(arguments)})"
+
+    def _argument(self, argument: Any) -> str:
+        match argument:
+            case RowCount():
+                return "r"
+            case Part(tensor, rows):
+                return f"part({self._argument(tensor)}, {rows.at}, {rows.count}, a, r)"
+            case Value(number, inner):
+                return f"u{number}" if number in self._own else f"v{self._number[number]}_{inner}"
+            case Place(number):
+                return f"places[{number}]"
+            case Constant(number):
+                return f"constants[{number}]"
+            case View():
+                text = self._text(argument)
+                return text if argument.item is None else f"{text}[{argument.item}]"
+            case list() | tuple():
+                return f"[{', '.join(map(self._argument, argument))}]"
+        return self._code.literal(argument)
+
+
+def part(tensor: Tensor, at: int, count: int, start: int, rows: int) -> Tensor:
+    """See :func:`part_of`."""
+    return part_of(tensor, Rows(at, count), start, rows)
+
+
+def put(tensor: Tensor, at: int, count: int, start: int, rows: int, value: Tensor) -> None:
+    """Write a part of a tensor."""
+    part_of(tensor, Rows(at, count), start, rows).copy_(value)
+
+
+def _empty(shape: Sequence[int], stride: Sequence[int], dtype: Any, *, device: str) -> Tensor:
+    import torch
+
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device)

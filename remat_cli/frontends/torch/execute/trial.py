@@ -1,0 +1,124 @@
+"""Tries the calls of a part on tensors without data: what they return, and what is in memory meanwhile."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from remat_cli.frontends.aten.division_rules import RowCount, Summed
+from remat_cli.frontends.torch.codec import decode_data, empty_tensor, operator_named
+from remat_cli.frontends.torch.document import Constant, Place, Value, View
+from remat_cli.frontends.torch.execute.division import (
+    ADDED_IN_PLACE,
+    Division,
+    NotDivisible,
+    Part,
+    part_of,
+    without_data,
+)
+from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
+from remat_cli.frontends.torch.types import FxNode, Tensor
+
+
+class Trial:
+    """The calls of a division for a part of so many rows, on tensors without data.
+
+    Attributes:
+        nodes: An FX node for each call, with what it returns.
+    """
+
+    def __init__(self, divided: Division, size: int) -> None:
+        import torch
+
+        self._division, self._size = divided, size
+        self._graph = torch.fx.Graph()
+        self._made: dict[int, FxNode] = {}
+        self.nodes: list[FxNode] = []
+        with without_data():
+            for call in divided.calls:
+                args = [self._argument(argument) for argument in call.args]
+                kwargs = {key: self._argument(argument) for key, argument in call.kwargs.items()}
+                node = self._node(call.call, args, kwargs)
+                found = dict(tensors_in(node.meta["val"]))
+                for number, item, _ in call.made:
+                    self._made[number] = node if item is None else self._item(node, item)
+                self.nodes.append(node)
+                if any(item not in found for _, item, _ in call.made):
+                    raise NotDivisible
+
+    def peak_bytes(self, kernels: Sequence[int] | None = None) -> int:
+        """Most bytes within a part, besides what the operation reads and returns.
+
+        Args:
+            kernels: What each call needs besides what it reads and returns; None for nothing.
+        """
+        kernels = [0] * len(self.nodes) if kernels is None else kernels
+        live: dict[int, int] = {}
+        peak = 0
+        results = self._division.results
+        for call, node, needed, last in zip(
+            self._division.calls, self.nodes, kernels, self._division.last_uses(), strict=True
+        ):
+            own = {item: storage_bytes(tensor) for item, tensor in tensors_in(node.meta["val"])}
+            in_place = call.call == ADDED_IN_PLACE and call.made[0][0] in results
+            if not (in_place and isinstance(call.made[0][2], Summed)):
+                live |= {number: own[item] for number, item, _ in call.made}
+                unread = sum(own.values()) - sum(own[item] for _, item, _ in call.made)
+                peak = max(peak, sum(live.values()) + unread + needed)
+            else:
+                peak = max(peak, sum(live.values()) + needed)
+            for number in last:
+                live.pop(number, None)
+        return peak
+
+    def _node(self, call: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FxNode:
+        import torch
+
+        called = operator_named(call)
+        node = self._graph.call_function(called, tuple(args), dict(kwargs))
+        given, named = torch.fx.map_arg((tuple(args), dict(kwargs)), lambda one: one.meta["val"])
+        try:
+            node.meta["val"] = called(*given, **named)
+        except Exception as error:  # operators may raise anything
+            raise NotDivisible from error
+        return node
+
+    def _item(self, node: FxNode, item: int) -> FxNode:
+        taken = self._graph.call_function(operator.getitem, (node, item))
+        taken.meta["val"] = node.meta["val"][item]
+        return taken
+
+    def _argument(self, argument: Any) -> Any:
+        match argument:
+            case RowCount():
+                return self._size
+            case Value(number) if number in self._made:
+                return self._made[number]
+            case Part(tensor, rows):
+                return self._placeholder(part_of(self._outer(tensor), rows, 0, self._size))
+            case Value() | Place() | Constant():
+                return self._placeholder(self._outer(argument))
+            case View():
+                args = [self._argument(one) for one in argument.args]
+                kwargs = {key: self._argument(one) for key, one in argument.kwargs.items()}
+                node = self._node(argument.call, args, kwargs)
+                return node if argument.item is None else self._item(node, argument.item)
+            case list() | tuple():
+                return [self._argument(item) for item in argument]
+        return argument
+
+    def _placeholder(self, tensor: Tensor) -> FxNode:
+        node = self._graph.placeholder("outer")
+        node.meta["val"] = tensor
+        return node
+
+    def _outer(self, tensor: Value | Place | Constant) -> Tensor:
+        step, device = self._division.step, self._division.device
+        match tensor:
+            case Value(number, inner):
+                return empty_tensor(step.tensors(number)[inner].spec, device)
+            case Place(number):
+                return empty_tensor(step.places[number].spec, device)
+            case Constant(number):
+                return decode_data(step.constants[number], device)

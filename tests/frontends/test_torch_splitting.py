@@ -1,0 +1,310 @@
+"""Steps with regions in parts: what is offered, and that results, memory and documents are as stated."""
+
+import functools
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch_plans import plain, run_plan
+
+from remat_cli.cli.main import run
+from remat_cli.errors import UsageError
+from remat_cli.frontends.captured.running import without_workspace
+from remat_cli.frontends.torch.document import read_step
+from remat_cli.frontends.torch.execute.program import program
+from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.measure.benches import result_names
+from remat_cli.frontends.torch.measure.memory import live_storages
+from remat_cli.frontends.torch.measure.operations import place_tensors
+from remat_cli.graph.document import parse_document
+from remat_cli.graph.splitting import split
+from remat_cli.plan.derive import derive, peak
+from remat_cli.plan.io import plan_from_document, plan_to_document
+
+WORDS, WIDTH, BATCH, LENGTH = 300, 16, 2, 15
+
+
+class Block(nn.Module):
+    """Attention and a layer of GPT-2, or a gated one as of Llama."""
+
+    def __init__(self, gated, dropout, inner_dropout):
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.norm2 = nn.RMSNorm(WIDTH) if gated else nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH, bias=not gated), nn.Linear(4 * WIDTH, WIDTH, bias=not gated)
+        self.gate = nn.Linear(WIDTH, 4 * WIDTH, bias=False) if gated else None
+        self.dropout, self.inner_dropout = nn.Dropout(dropout), nn.Dropout(inner_dropout)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = (p.view(b, t, 2, 8).transpose(1, 2) for p in self.qkv(self.norm(x)).split(c, dim=2))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c)
+        x = x + self.dropout(self.out(y))
+        h = self.norm2(x)
+        h = nn.functional.gelu(self.up(h)) if self.gate is None else nn.functional.silu(self.gate(h)) * self.up(h)
+        return x + self.dropout(self.down(self.inner_dropout(h)))
+
+
+class Language(nn.Module):
+    """A small language model, with its loss."""
+
+    def __init__(self, gated=False, dropout=0.0, inner_dropout=0.0, smoothing=0.0, logits=False, weight=None):
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.Sequential(*(Block(gated, dropout, inner_dropout) for _ in range(2)))
+        self.head = nn.Linear(WIDTH, WORDS, bias=gated)
+        if not gated:
+            self.head.weight = self.words.weight
+        self.smoothing, self.logits, self.reduction = smoothing, logits, "mean"
+        self.register_buffer("weight", weight)
+
+    def forward(self, words, targets):
+        logits = self.head(self.blocks(self.words(words)))
+        loss = nn.functional.cross_entropy(
+            logits.view(-1, WORDS),
+            targets.view(-1),
+            weight=self.weight,
+            ignore_index=3,
+            label_smoothing=self.smoothing,
+            reduction=self.reduction,
+        )
+        return (loss, logits) if self.logits else loss
+
+
+KINDS = {
+    "gpt": {},
+    "llama": {"gated": True},
+    "dropout": {"dropout": 0.1},
+    "inner dropout": {"inner_dropout": 0.1},  # its mask is made outside
+    "weighted": {"weight": torch.rand(WORDS, dtype=torch.float64)},
+}
+
+
+@functools.cache
+def graph_of(kind="gpt", dtype=torch.float64, cost="flops", reduction="mean", **options):
+    """The graph of a language model with the regions that it offers."""
+
+    def build():
+        model = Language(**KINDS[kind], **options).to(dtype)
+        model.reduction = reduction
+        shape = BATCH, LENGTH
+        return model, (torch.randint(0, WORDS, shape), torch.randint(0, WORDS, shape))
+
+    return export_model(build, kind, "torch:language.py:build", cost=cost, split=True)
+
+
+def ran(graph, statements, seed=0):
+    """Results of statements on a CPU, with the bytes at the peak."""
+    step = read_step(graph)
+    places = place_tensors(step.given, "cpu", seed)
+    number = next(k for k, place in enumerate(step.given) if place.kind == "input" and "int" in place.spec.dtype)
+    targets = next(k for k in range(number + 1, len(step.given)) if "int" in step.given[k].spec.dtype)
+    places[targets].view(-1)[::4] = 3  # ignored
+    runnable = program(graph, statements, "cpu")
+    tangents = [place for place in step.places if place.kind == "tangent"]
+    torch.manual_seed(seed)
+    with live_storages()(places) as live:
+        results = runnable.run(places, lambda k: torch.ones((), dtype=getattr(torch, tangents[k].spec.dtype)))
+    return results, graph.fixed_memory + live.peak_bytes
+
+
+def whole(graph):
+    return derive(graph, range(len(graph.nodes)))
+
+
+CHOICES = ({"loss": 2}, {"loss": 8}, {"hidden": 2}, {"hidden": 8}, {"loss": 4, "hidden": 4})
+
+
+@pytest.mark.parametrize("parts", CHOICES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_float64_results_are_equal_to_1e_12(kind, parts):
+    graph = graph_of(kind)
+    wanted, _ = ran(graph, whole(graph))
+    divided = split(graph, parts)
+    results, _ = ran(divided, whole(divided))
+    assert len(results) == len(wanted) > 10
+    for one, other in zip(results, wanted, strict=True):
+        assert one.shape == other.shape
+        assert one.stride() == other.stride()
+        assert (one - other).abs().max() <= 1e-12 * other.abs().max()
+
+
+@pytest.mark.parametrize("parts", CHOICES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_peak_is_predicted_to_the_byte(kind, parts):
+    graph = split(graph_of(kind), parts)
+    order = list(range(len(graph.nodes)))
+    again = next(i for i, node in enumerate(graph.nodes) if node.id.endswith("/forward"))
+    for computes in (order, [*order[: again + 1], again, *order[again + 1 :]]):
+        statements = derive(graph, computes)
+        assert ran(graph, statements)[1] == peak(graph, computes)
+
+
+def test_the_sum_of_losses_is_divided_as_well():
+    graph = graph_of(reduction="sum")
+    wanted, _ = ran(graph, whole(graph))
+    divided = split(graph, {"loss": 4})
+    results, _ = ran(divided, whole(divided))
+    assert all((a - b).abs().max() <= 1e-12 * b.abs().max() for a, b in zip(results, wanted, strict=True))
+
+
+def test_in_float32_sums_differ_by_no_more_than_their_order_explains():
+    """Higham, Accuracy and Stability, 3.1: a sum of n terms in any order is off by n u sum |terms| at most."""
+    graph = graph_of(dtype=torch.float32)
+    divided = split(graph, {"loss": 8})
+    [loss, *_], _ = ran(graph, whole(graph))
+    [loss_in_parts, *_], _ = ran(divided, whole(divided))
+    n = BATCH * LENGTH
+    unit = torch.finfo(torch.float32).eps / 2
+    assert abs(float(loss) - float(loss_in_parts)) <= 2 * 2 * n * unit * float(loss)  # all terms are positive
+    names = result_names(read_step(graph))
+    one, other = (dict(zip(names, ran(g, whole(g))[0], strict=True)) for g in (graph, divided))
+    assert names == result_names(read_step(divided))
+    for name in names:
+        assert (one[name] - other[name]).abs().max() <= 4096 * 2 * unit * other[name].abs().max()
+
+
+def test_equal_layers_are_one_region_and_the_loss_another():
+    graph = graph_of()
+    assert [(r.id, r.parts, len(r.operations)) for r in graph.splits] == [
+        ("hidden", (2, 4, 8), 4),
+        ("loss", (2, 4, 8), 2),
+    ]
+    forward, backward = graph.splits[1].operations
+    assert [graph.nodes[i].op for i in forward.nodes] == ["mm", "_log_softmax", "nll_loss_forward"]
+    assert [graph.nodes[i].op for i in backward.nodes] == [
+        "nll_loss_backward",
+        "_log_softmax_backward_data",
+        "mm",
+        "mm",
+    ]
+    assert [graph.nodes[i].op for i in backward.repeats] == ["mm", "_log_softmax"]
+    at_once = 3 * math.ceil(BATCH * LENGTH / 4) * WORDS * 8
+    assert backward.workspaces[1] == at_once  # three of the four tensors with a number for each word
+
+
+def test_costs_in_parts_are_those_of_the_same_model_on_smaller_shapes():
+    flops = graph_of()
+    for region in flops.splits:
+        for operation in region.operations:
+            once = sum(flops.nodes[i].cost for i in (*operation.nodes, *operation.repeats))
+            assert operation.costs == pytest.approx([once] * len(region.parts), rel=1e-3)
+    timed = graph_of(cost="roofline:a100")
+    for region in timed.splits:
+        for operation in region.operations:
+            assert list(operation.costs) == sorted(operation.costs)  # more launches
+            assert operation.costs[0] > sum(timed.nodes[i].cost for i in operation.nodes)
+
+
+def test_what_draws_random_numbers_and_what_leaves_the_step_is_in_no_operation():
+    graph = graph_of("inner dropout")
+    inside = {graph.nodes[i].op for r in graph.splits for o in r.operations for i in (*o.nodes, *o.repeats)}
+    assert "native_dropout" not in inside
+    assert "native_dropout" in {node.op for node in graph.nodes}
+    graph = graph_of(logits=True)
+    loss = next(region for region in graph.splits if region.id == "loss")
+    assert not any(graph.nodes[i].op == "mm" for i in loss.operations[0].nodes)  # the logits are whole
+
+
+def test_types_that_round_much_are_not_divided():
+    assert graph_of(dtype=torch.bfloat16).splits == ()
+
+
+def test_label_smoothing_is_divided_or_left_whole_but_never_wrong():
+    graph = graph_of(smoothing=0.1)
+    wanted, _ = ran(graph, whole(graph))
+    for region in graph.splits:
+        divided = split(graph, {region.id: 4})
+        results, _ = ran(divided, whole(divided))
+        assert all((a - b).abs().max() <= 1e-12 * b.abs().max() for a, b in zip(results, wanted, strict=True))
+
+
+def plan_in_parts(graph, parts):
+    return plain(split(graph, parts))
+
+
+def test_a_run_says_what_is_no_longer_bit_for_bit():
+    graph = graph_of("dropout")
+    report = run_plan(plan_in_parts(graph, {"loss": 8}), steps=1)
+    assert report.in_parts.regions == {"loss": 8}
+    assert report.in_parts.summed[0] == "result 0"
+    assert report.in_parts.within
+    assert report.as_expected
+    assert report.memory.measured == report.memory.predicted_without_workspace == report.memory.predicted
+    assert report.in_parts.largest < 1e-12
+
+
+def test_a_wrong_sum_is_noticed(monkeypatch):
+    """The comparison would be worth nothing if it said yes to everything."""
+    graph = graph_of()
+    divided = plan_in_parts(graph, {"loss": 4})
+    from remat_cli.frontends.torch.execute import in_parts
+
+    monkeypatch.setattr(in_parts, "part_of", lambda tensor, rows, start, count: tensor_part(tensor, rows, 0, count))
+    report = run_plan(divided, steps=1)
+    assert not report.in_parts.within
+    assert not report.as_expected
+
+
+def tensor_part(tensor, rows, start, count):
+    from remat_cli.frontends.torch.execute.division import part_of
+
+    return part_of(tensor, rows, start, count)
+
+
+def test_documents_keep_regions_and_plans_their_parts():
+    graph = graph_of()
+    plan = plan_in_parts(graph, {"loss": 4, "hidden": 2})
+    document = parse_document(json.dumps(plan_to_document(plan)), "plan")
+    assert read_step(plan_from_document(document).graph) == read_step(plan.graph)
+
+
+def test_a_document_with_other_rows_is_refused():
+    graph = graph_of()
+    rows = dict.fromkeys(graph.metadata["splitting"], 7)
+    damaged = replace(graph, metadata=graph.metadata | {"splitting": rows})
+    with pytest.raises(UsageError, match="cannot run in parts"):
+        run_plan(plan_in_parts(damaged, {"loss": 4}), steps=1)
+    with pytest.raises(UsageError, match="splitting"):
+        run_plan(plan_in_parts(replace(graph, metadata=graph.metadata | {"splitting": 3}), {"loss": 4}), steps=1)
+
+
+def test_without_the_option_graphs_offer_nothing_and_other_compilers_are_refused(tmp_path, capsys):
+    file = tmp_path / "model.py"
+    file.write_text(
+        "import torch\n"
+        "class Model(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.words, self.head = torch.nn.Embedding(500, 8), torch.nn.Linear(8, 500)\n"
+        "    def forward(self, words, targets):\n"
+        "        return torch.nn.functional.cross_entropy(self.head(self.words(words)), targets)\n"
+        "def build():\n"
+        "    return Model(), (torch.randint(0, 500, (64,)), torch.randint(0, 500, (64,)))\n"
+    )
+    source = f"torch:{file}:build"
+    assert run(["export", source, "--cost", "flops", "-o", str(tmp_path / "plain.json")]) == 0
+    assert "splits" not in json.loads((tmp_path / "plain.json").read_text())
+    graph, plan = str(tmp_path / "split.json"), str(tmp_path / "plan.json")
+    assert run(["export", source, "--cost", "flops", "--split", "-o", graph]) == 0
+    assert run(["solve", graph, "--minimize", "peak", "--time-limit", "20s", "-o", plan]) == 0
+    capsys.readouterr()
+    assert run(["run", plan, "--steps", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "✓" in said
+    assert "in parts   loss in " in said
+    assert "sums over parts, no longer bit for bit: result 0" in said
+    assert "as predicted to the byte" in said
+    assert run(["profile", graph]) == 2
+    assert "without --split" in capsys.readouterr().err
+    assert run(["export", source, "--split", "--compiler", "inductor", "-o", graph]) == 2
+    assert run(["export", "zoo:vgg16", "--split", "-o", graph]) == 2
+
+
+def test_the_plan_counts_the_workspace_of_the_parts():
+    graph = split(graph_of(), {"loss": 8})
+    least = peak(without_workspace(graph), range(len(graph.nodes)))
+    assert least < peak(graph, range(len(graph.nodes)))
