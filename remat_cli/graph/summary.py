@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from remat_cli.graph.analysis import no_remat_profile, peak_bound, working_sets
-from remat_cli.graph.model import Graph, Phase
+from remat_cli.graph.model import Graph, NodeQueue, Phase
 from remat_cli.graph.splitting import least_in_parts
 
 _LARGEST = 5
@@ -83,7 +83,9 @@ class GraphSummary:
         values: Number of values V.
         edges: Number of (value, reader) pairs.
         phases: Nodes of each phase, in the order of :class:`Phase`; ``None`` counts those without.
-        total_cost: C0, of computing every node once.
+        total_cost: Of computing every node once, of all queues together.
+        communication_cost: The part of it in the communication queue, which is at work beside computations.
+        no_remat_cost: C0: ``total_cost``, or with collectives the time of every node once (see ``Graph``).
         value_bytes: Of all values together.
         fixed_bytes: Fixed memory.
         output_bytes: Of the values that are resident at the end.
@@ -112,6 +114,8 @@ class GraphSummary:
     edges: int
     phases: tuple[tuple[Phase | None, int], ...]
     total_cost: float
+    communication_cost: float
+    no_remat_cost: float
     value_bytes: int
     fixed_bytes: int
     output_bytes: int
@@ -151,6 +155,8 @@ def summarize(graph: Graph) -> GraphSummary:
         edges=graph.edges,
         phases=tuple((phase, counts[phase]) for phase in (*Phase, None) if counts[phase]),
         total_cost=graph.total_cost,
+        communication_cost=graph.cost_in(NodeQueue.COMMUNICATION),
+        no_remat_cost=graph.no_remat_cost,
         value_bytes=sum(graph.size),
         fixed_bytes=graph.fixed_memory,
         output_bytes=sum(graph.size[v] for v in graph.outputs),

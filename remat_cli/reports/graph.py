@@ -57,6 +57,11 @@ def _structure(summary: GraphSummary) -> list[tuple[str, str]]:
     phases = ", ".join(numbers) if any(phase for phase, _ in summary.phases) else "not given"
     shape = "a chain: every node reads the one before it" if summary.is_chain else "not a chain"
     cost = cost_words(summary.total_cost, summary.cost_unit)
+    if summary.communication_cost:
+        parts = (summary.total_cost - summary.communication_cost, summary.communication_cost)
+        computing, communicating = (cost_words(part, summary.cost_unit) for part in parts)
+        whole = cost_words(summary.no_remat_cost, summary.cost_unit)
+        cost = f"{computing} of computations and {communicating} of collectives beside them, {whole} in all,"
     notes = [f"{count(summary.zero_cost_nodes, 'node')} free of cost"] if summary.zero_cost_nodes else []
     if summary.only_once_nodes:
         notes.append(f"{count(summary.only_once_nodes, 'node')} with recompute: false")

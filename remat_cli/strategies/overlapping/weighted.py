@@ -28,6 +28,8 @@ from remat_cli.tolerances import ROUNDING
 _MOST_WEIGHTS = 7
 _EXTREME, _LAST = 0.98, 0.999
 """The first weight of the busier queue, and the largest: with 1 the other queue would cost nothing. Untuned."""
+_MOST_NODES = 20_000
+"""Larger graphs are not divided: the sets of ancestors would take too much memory. Untuned."""
 _SHARE, _MOST_S = 0.4, 20.0
 """Limits of the search with one weight."""
 
@@ -80,7 +82,9 @@ class Middle:
 
 
 def middle_of(graph: Graph) -> Middle | None:
-    """The middle of a graph in late order; None if it is all of the graph."""
+    """The middle of a graph in late order; None if it is all of the graph, or the graph is too large to tell."""
+    if len(graph.nodes) > _MOST_NODES:
+        return None
     above = ancestors(graph)
     collectives = sum(1 << k for k, node in enumerate(graph.nodes) if node.queue is NodeQueue.COMMUNICATION)
     computations = [k for k in range(len(graph.nodes)) if not collectives >> k & 1]
