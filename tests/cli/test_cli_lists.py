@@ -230,7 +230,7 @@ def completions(line: str) -> list[str]:
         ("remat solve g.json --solver ", ["cbc", "glpk", "gurobi", "highs"]),
         ("remat solve g.json --solver g", ["glpk", "gurobi"]),
         ("remat check p.json --format g", ["github"]),
-        ("remat schema p", ["plan", "policy"]),
+        ("remat schema p", ["pipeline", "plan", "policy"]),
         ("remat completion ", ["bash", "fish", "zsh"]),
         ("remat solve g.json --solver-l", ["--solver-log"]),
         ("remat solve g.json --strategy zzz", []),
@@ -245,7 +245,7 @@ def test_bash_completion_offers_what_fits(line, offered):
     [
         (["so"], {"solve", "solvers"}),
         (["solve", "g.json", "--strategy", "checkp"], {"checkpoint-all"}),
-        (["schema", "p"], {"plan", "policy"}),
+        (["schema", "p"], {"pipeline", "plan", "policy"}),
         (["solve", "g.json", "--strategy", "zzz"], set()),
     ],
     ids=lambda value: " ".join(sorted(value)),
