@@ -60,8 +60,8 @@ def run_of(stage: StageGraph, statements: Sequence[Statement]) -> StageRun:
             left[at] -= graph.nodes[statement.node].workspace
     divisions: list[int] = []
     for cut in stage.cuts:
-        window = range(max([first[cut - 1], *divisions]), first[cut]) if cut < len(graph.nodes) else range(0)
-        divisions.append(min(window, key=left.__getitem__, default=len(statements) - 1))
+        window = range(max([first[cut - 1], *divisions]), first.get(cut, len(statements)))
+        divisions.append(min(window, key=left.__getitem__))
     bounds = [0, *(at + 1 for at in divisions), len(statements)]
     parts = [range(start, end) for start, end in pairwise(bounds)]
     return StageRun(

@@ -16,6 +16,7 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from remat_cli.control import Control
 from remat_cli.errors import SolverFailed
@@ -38,6 +39,8 @@ _MOST_BOXES = 300
 """Boxes after which the search for a device ends. Untuned."""
 _SHARE, _LEAST_S = 0.25, 1.0
 """The share of a device's time left that one solve gets, and the least. Untuned."""
+_MOST_COMBINATIONS = 400
+"""Combinations of known plans that are tried for every box. Untuned."""
 _STARTS = 4
 """Known plans from which a solve starts. Untuned."""
 _KINDS = tuple(Pass)
@@ -136,18 +139,18 @@ class StageSearch:
         answer = self.known(limits)
         if math.isinf(answer.bound) or (answer.best is not None and _closed(answer.best.run.cost, answer.bound, gap)):
             return answer
-        graph, places = self._limited(limits)
+        graph, added = self._limited(limits)
         if peak_bound(graph).bytes > limits.peak + graph.fixed_memory:
             self.proven.append((limits, math.inf))
         elif not clock.stopping():
-            self._search(graph, places, limits, clock)
+            self._search(graph, added, limits, clock)
         return self.known(limits)
 
-    def _search(self, graph: Graph, places: Sequence[int], limits: _Limits, clock: Control) -> None:
+    def _search(self, graph: Graph, added: Mapping[int, int], limits: _Limits, clock: Control) -> None:
         remaining = clock.remaining_s()
         seconds = None if remaining is None else max(_LEAST_S, _SHARE * remaining)
         starts = sorted(self.candidates, key=lambda one: (one.run.cost, one.computes))[:_STARTS]
-        near = [self._start(graph, places, one) for one in starts]
+        near = [self._start(graph, added, one) for one in starts]
         job = Job.of(graph, replace(self.options, time_limit_s=seconds, started_s=None), clock.listener, near)
         job.context.control.cancelled = clock.cancelled
         try:
@@ -158,47 +161,40 @@ class StageSearch:
             self.fruitless.append(limits)
         if isinstance(answer, Found):
             maker = answer.maker or self.options.strategy
-            computes = [k for k in answer.schedule.computes if k not in places]
-            below = [sum(place < k for place in places) for k in range(len(graph.nodes))]
-            self.candidates.append(Candidate.of(self.stage, [k - below[k] for k in computes], maker))
+            number = {node: k for k, node in enumerate(sorted(set(range(len(graph.nodes))).difference(added.values())))}
+            computes = [number[node] for node in answer.schedule.computes if node in number]
+            self.candidates.append(Candidate.of(self.stage, computes, maker))
         bounds = [bound.cost for bound in answer.bounds if bound.scope in _WIDE]
         if not isinstance(answer, Found) and answer.scope in _WIDE:
             bounds.append(math.inf)
         if bounds:
             self.proven.append((limits, max(bounds)))
 
-    def _limited(self, limits: _Limits) -> tuple[Graph, list[int]]:
-        """The graph with a node at each division that needs what may not be held there; and these nodes."""
+    def _limited(self, limits: _Limits) -> tuple[Graph, dict[int, int]]:
+        """The graph with a node at each division that needs what may not be held there, and these nodes by division."""
         graph = self.stage.graph
-        nodes: list[Node] = []
-        places: list[int] = []
-        number = 0
         taken = {node.id for node in graph.nodes}
-        for at, node in enumerate(graph.nodes):
-            for cut, most in zip(self.stage.cuts, limits.held, strict=True):
+        nodes: list[Node] = []
+        added: dict[int, int] = {}
+        for at in range(len(graph.nodes) + 1):
+            for k, (cut, most) in enumerate(zip(self.stage.cuts, limits.held, strict=True)):
                 if cut == at and most < limits.peak:
-                    number += 1
-                    name = next(
-                        n for n in (f"(held {number}{'+' * k})" for k in range(len(taken) + 1)) if n not in taken
-                    )
-                    places.append(len(nodes))
+                    name = f"(held {k})"
+                    while name in taken:
+                        name += "+"
+                    added[k] = len(nodes)
                     nodes.append(Node(name, 0.0, (), (), limits.peak - most, recompute=False, phase=Phase.LOSS))
-            nodes.append(node)
-        return replace(graph, nodes=tuple(nodes), origin=None), places
+            nodes += graph.nodes[at : at + 1]
+        return replace(graph, nodes=tuple(nodes), origin=None), added
 
-    def _start(self, graph: Graph, places: Sequence[int], candidate: Candidate) -> WarmStart:
-        """A plan as a start for a search on the graph with nodes at its divisions."""
-        statements = derive(self.stage.graph, candidate.computes)
-        number = [k for k in range(len(graph.nodes)) if k not in places]
-        # Each added node runs where the plan is divided; there are as many as divisions with a limit.
-        cuts = [cut for cut in self.stage.cuts if any(place == number[cut] - 1 for place in places)] if places else []
-        at = {candidate.run.divisions[self.stage.cuts.index(cut)]: number[cut] - 1 for cut in cuts}
+    def _start(self, graph: Graph, added: Mapping[int, int], candidate: Candidate) -> WarmStart:
+        """A plan as a start for a search on the graph with nodes at its divisions, which run where it is divided."""
+        number = [k for k in range(len(graph.nodes)) if k not in added.values()]
         computes: list[int] = []
-        for position, statement in enumerate(statements):
+        for position, statement in enumerate(derive(self.stage.graph, candidate.computes)):
             if isinstance(statement, Compute):
                 computes.append(number[statement.node])
-            if position in at:
-                computes.append(at[position])
+            computes += [node for k, node in added.items() if candidate.run.divisions[k] == position]
         found = Found(Schedule(tuple(computes)), exhausted=False, maker="")
         return WarmStart(found, candidate.run.cost, max(candidate.run.peaks) + graph.fixed_memory)
 
@@ -289,15 +285,16 @@ class DeviceSearch:
     def _better(
         self, best: Mapping[int, Candidate] | None, plans: Mapping[int, Candidate] | None
     ) -> Mapping[int, Candidate] | None:
-        """The better of what is known: the best so far, ``plans``, and of a single stage all its plans."""
+        """The best of the best so far, ``plans``, and all combinations of cheap plans of the stages that fit."""
         tried = [] if plans is None else [plans]
-        if len(self.searches) == 1:
-            [(stage, search)] = self.searches.items()
-            tried += [{stage: one} for one in search.candidates]
-        fitting = [one for one in tried if self.fits(one)]
-        return min([*fitting, *([] if best is None else [best])], key=_cost, default=None)
+        each = max(1, int(_MOST_COMBINATIONS ** (1 / len(self.searches))))
+        cheap = [sorted(one.candidates, key=lambda plan: plan.run.cost)[:each] for one in self.searches.values()]
+        tried += [dict(zip(self.searches, several, strict=True)) for several in product(*cheap)]
+        below = math.inf if best is None else _cost(best)
+        fitting = [one for one in tried if _cost(one) < below and self.fits(one)]
+        return min(fitting, key=_cost, default=best)
 
-    def _rooms(self, held: Mapping[Place, int], stage: int) -> list[int]:
+    def _rooms(self, held: Mapping[Place, int], stage: int) -> dict[Pass, int]:
         """What each pass of a stage may take, without fixed memory, if so much is held at the divisions."""
         rooms: dict[Pass, int] = {}
         free = self.memory_bytes - always_bytes(self.stages, self.microbatches) - self.stages[stage].input_bytes
@@ -308,7 +305,7 @@ class DeviceSearch:
                     for (where, kind), count in moment.waiting
                 )
                 rooms[moment.kind] = min(rooms.get(moment.kind, free), free - waiting)
-        return list(rooms.values())
+        return rooms
 
     def _relaxed(
         self, low: Mapping[Place, int], high: Mapping[Place, int], clock: Control
@@ -316,7 +313,7 @@ class DeviceSearch:
         """A bound for a box, and plans of its relaxation, which need not fit."""
         answers = {}
         for stage, search in self.searches.items():
-            peak = max(self._rooms(low, stage))
+            peak = max(self._rooms(low, stage).values())
             answers[stage] = search.solve(self._limits(stage, peak, high), clock, self.gap)
             if math.isinf(answers[stage].bound):
                 return math.inf, None
@@ -327,7 +324,10 @@ class DeviceSearch:
         """Plans that fit together because none holds more than ``held``; None if there are none."""
         plans = {}
         for stage, search in self.searches.items():
-            peak = min(self._rooms(held, stage))
+            bounds = [0, *self.stages[stage].cuts, len(self.stages[stage].graph.nodes)]
+            rooms = self._rooms(held, stage).items()
+            # What passes without nodes of their own take is seen when the plans are tried.
+            peak = min(room for kind, room in rooms if len(set(bounds[_KINDS.index(kind) :][:2])) > 1)
             limits = self._limits(stage, peak, held)
             if peak < 0 or any(limits.within(wider) for wider in search.fruitless):
                 return None
