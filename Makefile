@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models foreign truth ablation torch-versions clean
+.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models named-models foreign truth ablation torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -185,13 +185,18 @@ hollow:
 models: build/models-venv/.ready
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) build/models-venv/bin/python -m benchmarks.models $(ASKED)
 
+# Models by name, as `remat fits` takes them, of the libraries in that environment.
+named-models: build/models-venv/.ready
+	PYTHONPATH=$(CURDIR) build/models-venv/bin/python -m pytest -n 0 -W default tests/named_models
+
 # A hundred models that are not in that suite, with a loss in the loop: three quarters of an hour on one core.
 foreign: build/models-venv/.ready
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) build/models-venv/bin/python -m benchmarks.models --foreign --limit 60 $(ASKED)
 
 build/models-venv/.ready: constraints.txt benchmarks/models/requirements.txt
 	$(PYTHON) -m venv build/models-venv
-	build/models-venv/bin/python -m pip install -q -c constraints.txt -r benchmarks/models/requirements.txt -e '.[torch]'
+	build/models-venv/bin/python -m pip install -q -c constraints.txt -r benchmarks/models/requirements.txt \
+	  -e '.[torch]' pytest pytest-timeout pytest-xdist
 	touch $@
 
 # What `remat fits`, accelerate and torch-kitsune predict for the models of that suite, and what training them is measured to

@@ -19,7 +19,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Costs must not depend on the machine, and no test waits for the measurement of one.
 os.environ["REMAT_RATES"] = str(Path(__file__).parent / "rates.json")
 
-APART = ("integrations", "jax_frontend", "keras2_frontend", "tensorflow_frontend")
+APART = ("integrations", "jax_frontend", "keras2_frontend", "named_models", "tensorflow_frontend")
 """Folders of tests that have an environment of their own."""
 
 

@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 
 from remat_cli.errors import FrameworkUnavailable, InputError, Problem, UsageError
 from remat_cli.frontends.optimizers import Parameter
+from remat_cli.frontends.torch.denoisers import LATENTS, denoiser
+from remat_cli.frontends.torch.tensors import mapped
 from remat_cli.frontends.torch.types import Module, Tensor
 from remat_cli.registry import suggestion
 
@@ -44,7 +46,7 @@ _HEADS = {
 """How the classes end that ``architectures`` of a configuration names, and their task."""
 _LENGTH = 2048
 """Tokens of a sequence if neither the user nor the configuration says; capped by the positions that a model has."""
-Inputs: TypeAlias = "tuple[Tensor, ...] | dict[str, Tensor]"
+Inputs: TypeAlias = "tuple[Tensor, ...] | dict[str, Any]"
 Build = Callable[["Sizes"], tuple[Any, ...]]
 """Makes a module, its inputs and, unless the module returns it, its loss."""
 
@@ -125,7 +127,8 @@ def _typed(inputs: Inputs, dtype: str) -> Inputs:
 
     if dtype.endswith("-mixed"):
         return inputs
-    return {name: typed(t) for name, t in inputs.items()} if isinstance(inputs, dict) else tuple(map(typed, inputs))
+    converted: Inputs = mapped(inputs, typed)
+    return converted
 
 
 def _with_adapters(module: Module, rank: int) -> Module:
@@ -382,41 +385,19 @@ def _diffusers(name: str, options: NameOptions) -> NamedModel:
         raise UsageError(f"{path}: there is no such file", hint="diffusers: takes the config.json of a model") from None
     except (ValueError, RecursionError) as error:
         raise InputError(str(path), [Problem(f"is not JSON: {error}")]) from None
-    kind = document.get("_class_name") if isinstance(document, dict) else None
-    if kind not in _DENOISERS:
-        raise UsageError(
-            f"{path} is of {kind or 'no class of diffusers'}, whose inputs are not known",
-            hint=f"known: {', '.join(_DENOISERS)}; for others write a function: torch:train.py:build",
-        )
-    own = document.get("sample_size") or 64
-    resolution = options.resolution or (own if isinstance(own, int) else own[-1])
+    document = document if isinstance(document, dict) else {}
+    model = denoiser(diffusers, document, str(path))
+    resolution = options.resolution or model.resolution or LATENTS
 
     def make(sizes: Sizes) -> tuple[Any, ...]:
-        module = getattr(diffusers, kind).from_config(dict(document))
-        return module, *_denoised(sizes, module.config, conditional=kind in _CONDITIONAL)
+        assert sizes.resolution is not None
+        size = (sizes.batch, sizes.resolution)
+        module = getattr(diffusers, model.kind).from_config(dict(document))
+        return module, model.inputs(*size), model.loss(*size)
 
-    assumed = ("77 vectors condition every image",) if kind in _CONDITIONAL else ()
-    return NamedModel(f"{path.stem} ({kind})", Sizes(options.batch, resolution=resolution), make, assumed)
-
-
-_CONDITIONAL = ("UNet2DConditionModel",)
-_DENOISERS = ("UNet2DModel", *_CONDITIONAL)
-
-
-def _denoised(sizes: Sizes, config: Any, *, conditional: bool) -> tuple[Any, ...]:
-    """Noisy images or latents, and the loss against the noise."""
-    import torch
-
-    resolution = sizes.resolution
-    assert resolution is not None
-    sample = torch.randn(sizes.batch, config.in_channels, resolution, resolution)
-    noise = torch.randn(sizes.batch, config.out_channels, resolution, resolution)
-    inputs = {"sample": sample, "timestep": torch.randint(0, 1000, (sizes.batch,))}
-    if conditional:
-        width = config.cross_attention_dim
-        width = width if isinstance(width, int) else max(width)
-        inputs["encoder_hidden_states"] = torch.randn(sizes.batch, 77, width)
-    return inputs, lambda output: torch.nn.functional.mse_loss(output[0], noise)
+    title = f"{path.stem} ({model.kind})"
+    assumed = model.assumptions(options.resolution)
+    return NamedModel(title, Sizes(options.batch, resolution=resolution), make, assumed)
 
 
 LIBRARIES: dict[str, Callable[[str, NameOptions], NamedModel]] = {
