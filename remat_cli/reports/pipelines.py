@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat_cli.reports.style import Style, fields, render, title
 from remat_cli.reports.table import Column, Table, each
-from remat_cli.reports.words import cost_words, count, percent_gap, percent_over, size_column
+from remat_cli.reports.words import cost_words, count, percent_change, percent_gap, percent_over, size_column
 from remat_cli.units import format_percent
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def pipeline_text(facts: PipelineFacts, style: Style) -> str:
         "",
         fields(rows, style),
         title("Stages", ""),
-        _stages(facts).text(style),
+        _stages(facts, style).text(style),
         title("Devices", ""),
         _devices(facts).text(style),
         title("Choices", " of plans with this schedule"),
@@ -153,7 +153,7 @@ def pipeline_text(facts: PipelineFacts, style: Style) -> str:
     ]
     if facts.assumptions:
         parts += ["", fields([("assumed", sentence) for sentence in facts.assumptions], style)]
-    written = [(f"stage {stage.stage}", stage.path) for stage in facts.stages if stage.path]
+    written = [(f"stage {stage.stage}", style.clean(stage.path)) for stage in facts.stages if stage.path]
     if written:
         parts += [title("Plans", ""), fields(written, style)]
     return render(style, *parts)
@@ -168,10 +168,10 @@ def _bound(facts: PipelineFacts) -> str:
     return f"no choice of plans in the order of the graphs takes less than {least} (gap {percent_gap(facts.gap)})"
 
 
-def _stages(facts: PipelineFacts) -> Table[StageFacts]:
+def _stages(facts: PipelineFacts, style: Style) -> Table[StageFacts]:
     columns: list[Column[StageFacts]] = [
         Column("stage", attrgetter("stage")),
-        Column("graph", attrgetter("name"), numeric=False),
+        Column("graph", lambda stage: style.clean(stage.name), numeric=False),
         Column("device", attrgetter("device")),
         Column("in flight", attrgetter("in_flight")),
         Column("each holds", attrgetter("held_bytes"), size_column),
@@ -207,7 +207,7 @@ def _others(facts: PipelineFacts, style: Style) -> Table[ChoiceFacts]:
         Column("most memory", lambda row: None if row.needed_bytes is None else max(row.needed_bytes), size_column),
         Column("fits", lambda row: yes if row.fits else no, numeric=False),
         Column("step", lambda row: None if row.makespan is None else row.makespan, each(_times(facts.cost_unit))),
-        Column("against", lambda row: _against(row, facts.makespan), each(percent_over)),
+        Column("against", lambda row: _against(row, facts.makespan), each(percent_change)),
     ]
     return Table(columns, [here, *facts.others])
 
