@@ -97,7 +97,7 @@ def axolotl(chosen: Chosen) -> str:
         return comment + setting
     names = [name if name == choices.ATTENTION else f"aten::{name}" for name in saved]
     setting += "selective_checkpointing:\n  save:\n" + "".join(f'    - "{name}"\n' for name in names)
-    return comment + setting + ("  save_sliding_window: true\n" if choices.ATTENTION in saved else "")
+    return comment + setting + "  save_sliding_window: true\n"  # without it, layers with such attention save nothing
 
 
 def titan(chosen: Chosen) -> str:

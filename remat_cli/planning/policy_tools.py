@@ -170,6 +170,9 @@ _ALIKE = (
     "the peak is that of the graph's own model with this setting; the tool's models have other operations, and it may "
     "divide them among devices"
 )
+_LATE = (
+    "with saved operators, PyTorch may hold one more result of a layer than predicted while that layer is recomputed"
+)
 TOOLS = {
     tool.name: tool
     for tool in (
@@ -253,7 +256,7 @@ TOOLS = {
                 ("torch-remat", "regions of Meta's torch_remat in every layer", torch_remat, None),
                 ("titan", "torchtitan's activation_checkpoint", titan, _ALIKE),
                 ("trl", "gradient_checkpointing of TRL's trainers", trl, None),
-                ("axolotl", "gradient and selective checkpointing of axolotl", axolotl, None),
+                ("axolotl", "gradient and selective checkpointing of axolotl", axolotl, _LATE),
                 ("megatron", "Megatron's recompute_granularity and recompute_modules", megatron, _ALIKE),
             )
         ),

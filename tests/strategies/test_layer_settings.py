@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import math
 import random
 from dataclasses import replace
 from itertools import combinations
 
+import jsonschema
 import pytest
+import yaml
 from seeded import seeded
 from test_whole_modules import context, modular
 
+from remat_cli.api import SolveOptions, policy
 from remat_cli.errors import StrategyMismatch, UsageError
+from remat_cli.graph.document import load_schema
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.graph.modules import lies_in
+from remat_cli.graph.tools import as_autograd_holds
 from remat_cli.plan.liveness import cost_of, heights
 from remat_cli.plan.model import Scope
+from remat_cli.reports.documents import document_json
+from remat_cli.reports.policy import policy_text
+from remat_cli.reports.style import Style
 from remat_cli.spec import split_spec
 from remat_cli.strategies.base import Found, NotFound, Task
 from remat_cli.strategies.policies import layer_choices
@@ -242,3 +252,51 @@ def test_unknown_tools_settings_and_networks_without_layers():
     )
     with pytest.raises(StrategyMismatch, match="no modules have names that differ in a number"):
         LayerSettings("trl").solve(Task(Graph("flat", nodes, (3,)), None), context())
+
+
+@pytest.mark.parametrize("tool", list(CHOICES))
+def test_every_setting_is_written_as_its_tool_reads_it(tool):
+    """With what is predicted as a comment, in words, and as a document of the schema."""
+    graph = transformer()
+    graph = replace(
+        graph, metadata={**graph.metadata, "layers": [f"layers.{k}" for k in range(3)], "frontend": "torch"}
+    )
+    held = as_autograd_holds(graph)
+    heads = set()
+    for setting in settings_for(Task(held, None), tool)[:: -1 if tool != "torch-remat" else 40]:
+        peak = max(heights(held, schedule(held, setting.units)))
+        found = policy(graph, peak, tool, SolveOptions(time_limit_s=20))
+        assert found.solved.report.replay.peak_bytes <= peak
+        assert found.best is not None
+        document = json.loads(document_json(found.document()))
+        jsonschema.Draft202012Validator(load_schema("policy")).validate(document)
+        comment, rest = found.snippet.split("\n", 1)
+        assert comment == f"# By remat for the graph transformer: peak {found.solved.report.replay.peak_bytes} B,"
+        assert "# " in rest
+        assert "over no recomputation (the best of all plans: +" in rest
+        if tool in {"trl", "axolotl"}:
+            written = yaml.safe_load(found.snippet)
+            assert written["gradient_checkpointing"] is (found.settings != ("none",))
+        else:
+            ast.parse(found.snippet)
+        text = policy_text(document, Style(200, color=False, unicode=True))
+        heads.add(text.splitlines()[0].partition(",")[0])
+        cheapest = f"the cheapest of {len(settings_for(Task(held, None), tool))} settings"
+        assert cheapest in text
+    assert (
+        heads
+        >= {
+            "torch-remat": {
+                "torch-remat: nothing is recomputed",
+                "torch-remat: every layer is recomputed but for norm1",
+            },
+            "trl": {
+                "trl: nothing is recomputed",
+                "trl: every 2nd layer is recomputed",
+                "trl: every layer is recomputed",
+            },
+            "axolotl": {"axolotl: nothing is recomputed", "axolotl: every layer is recomputed but for attention"},
+            "titan": {"titan: every layer is recomputed but for the results that the tool saves"},
+            "megatron": {"megatron: layernorm is recomputed in every layer", "megatron: the first layer is recomputed"},
+        }[tool]
+    ), heads
