@@ -19,6 +19,7 @@ from remat_cli.frontends.messages import warn
 from remat_cli.frontends.torch.capture.capture import Captured, no_model
 from remat_cli.frontends.torch.capture.lower import lower
 from remat_cli.frontends.torch.capture.results import Number, Use, tangent_numbers, whole_use, with_tangents
+from remat_cli.frontends.torch.capture.sharded import kept_inputs, plain_joint
 from remat_cli.frontends.torch.codec import empty_tensor
 from remat_cli.frontends.torch.compat.aot_autograd import aot, as_given, default_split, takes_its_arguments
 from remat_cli.frontends.torch.compat.dynamo import leave_out_logging
@@ -30,6 +31,7 @@ from remat_cli.frontends.torch.execute.forward_backward import ForwardBackward, 
 from remat_cli.frontends.torch.inductor.joint import tracer_of
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.train.loop_assumptions import ResultUses, copied_bytes
+from remat_cli.frontends.torch.train.meshes import with_meshes
 from remat_cli.frontends.torch.train.watched_step import CompiledGraph, Interface, ReplannedGraph, Rerun, WatchedStep
 from remat_cli.frontends.torch.types import FxNode, GraphModule, Tensor
 from remat_cli.graph.model import Graph
@@ -219,9 +221,10 @@ class _EagerGraph(_PlannedGraph):
         steps: list[WatchedStep] = []
 
         def partition(joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
-            functions = self._functions(Captured(joint, num_fwd_outputs, tensors, no_model()), steps)
+            plain, outputs = plain_joint(joint, num_fwd_outputs)
+            functions = self._functions(Captured(plain, outputs, tensors, no_model()), steps)
             if functions is not None:
-                return _modules(joint, num_fwd_outputs, functions)
+                return _modules(joint, num_fwd_outputs, with_meshes(joint, num_fwd_outputs, functions))
             return default_split(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
 
         run = aot(self._graph_module, list(inputs), compiler=_compiler, partition=partition)
@@ -396,8 +399,8 @@ def _modules(joint: GraphModule, forward_outputs: int, functions: ForwardBackwar
     [output] = joint.graph.find_nodes(op="output")
     results = list(output.args[0])
     descriptions = list(output.meta.get("desc", [None] * len(results)))
-    mode = placeholders[0].meta["val"].fake_mode
-    device = placeholders[0].meta["val"].device
+    first = placeholders[kept_inputs(joint)[0]].meta["val"]
+    mode, device = first.fake_mode, first.device
     with mode:
         saved = [empty_tensor(one.spec, "cpu" if one.host else device) for one in functions.saved]
     values = [result.meta["val"] for result in results[:forward_outputs]]
