@@ -248,7 +248,6 @@ TOOLS = {
                 f"layer-settings{{tool={name}}}",
                 snippet,
                 memory=as_autograd_holds,
-                others=name not in {"trl", "axolotl"},
                 needs="layers" if name in {"trl", "axolotl"} else None,
                 note=note,
             )

@@ -300,3 +300,26 @@ def test_every_setting_is_written_as_its_tool_reads_it(tool):
             "megatron": {"megatron: layernorm is recomputed in every layer", "megatron: the first layer is recomputed"},
         }[tool]
     ), heads
+
+
+def test_an_answer_is_there_before_all_settings_are_tried():
+    """What is published on the way keeps the budget, and gets cheaper; its bound claims nothing."""
+    graph = transformer()
+    published: list[Found] = []
+    told = replace(context(), publish=published.append)
+    plain = max(heights(graph, range(len(graph.nodes))))
+    answer = LayerSettings().solve(Task(graph, plain * 7 // 10), told)
+    assert isinstance(answer, Found)
+    costs = [cost_of(graph, found.schedule.computes) for found in published]
+    assert len(costs) > 3
+    assert costs == sorted(costs, reverse=True)
+    assert cost_of(graph, answer.schedule.computes) <= costs[-1]
+    assert all(max(heights(graph, found.schedule.computes)) <= plain * 7 // 10 for found in published)
+    assert {bound.cost for found in published for bound in found.bounds} == {graph.total_cost}
+
+
+def test_graphs_of_other_frameworks_are_refused():
+    graph = transformer()
+    for tool in CHOICES:
+        with pytest.raises(StrategyMismatch, match=r"needs a graph of remat export torch:.*this one is of jax:"):
+            policy(replace(graph, metadata={**graph.metadata, "frontend": "jax"}), "80%", tool)

@@ -130,10 +130,9 @@ class _Search:
     def best(self) -> Found | NotFound:
         """The first setting that fits, by cost; before that, some of all costs are tried."""
         settings = settings_for(self.task, self.tool)
-        for setting in settings[:: max(1, len(settings) // _SAMPLES)]:
+        for setting in settings[:: -max(1, len(settings) // _SAMPLES)]:  # those that recompute most fit soonest
             if self.fits(setting):
                 self.context.publish(self.found(setting, bound=self.task.graph.total_cost))
-                break
         for setting in settings:
             if self.fits(setting):
                 return self.found(setting)
