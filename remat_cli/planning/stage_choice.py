@@ -254,8 +254,9 @@ class DeviceSearch:
             return Chosen(None, math.inf, exhausted=True)
         places = [(stage, k) for stage, one in self.stages.items() for k in range(len(one.cuts))]
         heap: list[tuple[float, int, dict[Place, int], dict[Place, int]]] = []
-        heap.append((0.0, 0, dict.fromkeys(places, 0), dict.fromkeys(places, top)))
-        best: Mapping[int, Candidate] | None = None
+        least = math.fsum(stage.graph.total_cost for stage in self.stages.values())
+        heap.append((least, 0, dict.fromkeys(places, 0), dict.fromkeys(places, top)))
+        best = self._better(None, None)  # what needs no search is there even if there is no time
         ended, made = math.inf, 1  # the least bound of boxes that cannot be divided
         while heap and made < _MOST_BOXES and not clock.stopping():
             inherited, _, low, high = heapq.heappop(heap)

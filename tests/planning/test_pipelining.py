@@ -372,6 +372,21 @@ def again(stage: Graph) -> list[int]:
     return [*sorted(needed), *range(cut, len(stage.nodes))]
 
 
+def test_without_time_there_are_the_plans_that_need_no_search():
+    stage = gpt2_stage()
+    kept = pipeline([stage] * 2, [10**9], schedule="1f1b", microbatches=4).facts.devices[0].needed_bytes
+    asked = {"schedule": "1f1b", "microbatches": 4, "options": remat.SolveOptions(time_limit_s=1e-6)}
+    answer = pipeline([stage] * 2, [kept], **asked)
+    assert answer.makespan == answer.facts.others[0].makespan
+    below = pipeline([stage] * 2, [kept - 1], **asked)
+    assert below.facts.outcome == "time limit"
+    assert below.facts.stages[0].overhead > 0.3
+    assert below.facts.stages[1].overhead == 0
+    assert stage.total_cost <= below.facts.devices[0].lower_bound < below.facts.devices[0].cost
+    with pytest.raises(LimitReached, match="no plans of device 0"):
+        pipeline([stage] * 2, [answer.facts.others[1].needed_bytes[0] - 1], **asked)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
