@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from remat_cli.api.arguments import as_text, as_whole, options_of
 from remat_cli.api.documents import Source
-from remat_cli.api.sizes import AllSizes, bucket_table, with_largest
+from remat_cli.api.sizes import AllSizes, bucket_table, parted, with_largest
 from remat_cli.api.steps import Captured, Model, captured_step
 from remat_cli.control import Progress
 from remat_cli.errors import UsageError, wrong_type
@@ -16,9 +16,11 @@ from remat_cli.frontends.optimizers import Optimizer
 from remat_cli.graph.memory_parts import Part
 from remat_cli.graph.model import Graph
 from remat_cli.planning import fits as answers
+from remat_cli.planning.accumulation import Parted
 from remat_cli.planning.buckets import Bucket
 from remat_cli.planning.fits import Choice, Fits, Need, Reserved
 from remat_cli.planning.options import SolveOptions
+from remat_cli.reports.accumulation import ASSUMED, PartedFacts
 from remat_cli.reports.buckets import BucketFacts, ChoiceFacts, CoveredFacts
 from remat_cli.reports.fits import FitsFacts
 from remat_cli.tracebacks import door
@@ -45,6 +47,7 @@ class FitsAnswer:
         by_sheet: Whether costs are times by the data sheet of the card.
         fits: The answer.
         buckets: Batches for sequences up to several lengths, if asked for.
+        parted: A batch in parts whose gradients are added up, if asked for.
     """
 
     title: str
@@ -56,6 +59,7 @@ class FitsAnswer:
     by_sheet: bool
     fits: Fits
     buckets: tuple[Bucket, ...] = ()
+    parted: tuple[Parted, ...] = ()
 
     def facts(self) -> FitsFacts:
         """The facts for a report."""
@@ -75,10 +79,11 @@ class FitsAnswer:
             missing=answer.missing,
             least_bytes=answer.least_bytes,
             scope=answer.scope,
-            assumptions=self.assumptions,
+            assumptions=(*self.assumptions, *((ASSUMED,) if self.parted else ())),
             advice=self.advice,
             largest=answer.largest,
             buckets=tuple(map(bucket_facts, self.buckets)),
+            parted=tuple(map(parted_facts, self.parted)),
         )
 
 
@@ -104,6 +109,22 @@ def bucket_facts(bucket: Bucket) -> BucketFacts:
     )
 
 
+def parted_facts(row: Parted) -> PartedFacts:
+    """The facts of a batch in parts."""
+    choice = row.choice
+    return PartedFacts(
+        batch=row.batch,
+        parts=row.parts,
+        length=row.length,
+        name="" if choice is None else choice.name,
+        total_bytes=None if choice is None else choice.total_bytes,
+        cost=row.cost,
+        overhead=None if choice is None else choice.overhead,
+        impossible=row.impossible,
+        choices=tuple(map(choice_facts, row.choices)),
+    )
+
+
 @door
 def fits(
     source: str | Graph | Source,
@@ -119,6 +140,7 @@ def fits(
     context: str | float = CONTEXT,
     largest: bool = False,
     buckets: Sequence[int] = (),
+    global_batch: int | None = None,
     options: SolveOptions | None = None,
     listener: Callable[[Progress], None] | None = None,
     tell: Tell = tell_stderr,
@@ -140,6 +162,8 @@ def fits(
             parameters are known, and else none.
         context: What is taken outside of the framework, in bytes or as text.
         largest: Whether to look for the largest batch and the longest sequences, too. For models by name.
+        global_batch: A batch to train on in parts whose gradients are added up, and how to train parts of every size
+            that divides it. For models by name.
         buckets: Lengths of sequences for each of which the largest batch is looked for. For models of Transformers.
         options: How to solve; by default for at most a minute.
         listener: Receives the progress, from any thread.
@@ -160,7 +184,11 @@ def fits(
     as_text(task, "task"), as_text(dtype, "dtype"), as_whole(lora, "lora", 0)
     if not isinstance(largest, bool):
         raise wrong_type("largest", largest, "True or False")
-    lengths = tuple(sorted({as_whole(one, "a length of buckets", 2) for one in buckets}))
+    if not isinstance(buckets, list | tuple):
+        raise wrong_type("buckets", buckets, "a list of lengths")
+    lengths = tuple(sorted({as_whole(one, "buckets", 2) for one in buckets}))
+    if global_batch is not None:
+        as_whole(global_batch, "global_batch")
 
     def activity(progress: Progress) -> None:
         if listener is not None:
@@ -173,14 +201,17 @@ def fits(
     step = captured_step(source, model, card, tell)
     answer = answers.fits(asked.need(step), card.memory_bytes, limits, listener=activity)
     table: tuple[Bucket, ...] = ()
-    if largest or lengths:
+    parts: tuple[Parted, ...] = ()
+    if largest or lengths or global_batch is not None:
         steps = AllSizes(step, asked.need)
         if largest:
             answer = with_largest(answer, steps, limits, activity)
         if lengths:
             table = bucket_table(answer, steps, lengths, limits, activity)
+        if global_batch is not None:
+            parts = parted(answer, steps, global_batch, limits, activity)
     found = asked.answer(step, card, answer, _advice(answer, step, model, optimizer or DEFAULT))
-    return replace(found, buckets=table)
+    return replace(found, buckets=table, parted=parts)
 
 
 @dataclass(frozen=True, slots=True)

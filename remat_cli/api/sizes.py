@@ -12,6 +12,7 @@ from remat_cli.errors import CaptureFailed, Infeasible, LimitReached, UsageError
 from remat_cli.graph.batched import Batched
 from remat_cli.graph.model import Graph
 from remat_cli.graph.sized import Bytes, SizedGraph
+from remat_cli.planning.accumulation import Parted, in_parts
 from remat_cli.planning.buckets import Along, Bucket, buckets, largest_with_plan, largest_without
 from remat_cli.planning.fits import GAPS, Fits, Need
 from remat_cli.planning.max_batch import max_batch_of, one_forward
@@ -130,6 +131,15 @@ def _on_a_line(answer: Fits, steps: AllSizes, name: str, options: SolveOptions, 
     found = max_batch_of(family, room, limit=one_forward, options=options, listener=listener)
     cap = found.found if most is None else min(found.found, most)
     return Largest(cap, min(cap, found.without), most)
+
+
+def parted(answer: Fits, steps: AllSizes, batch: int, options: SolveOptions, listener: Listener) -> tuple[Parted, ...]:
+    """A batch in parts of every size that divides it.
+
+    Raises:
+        CaptureFailed: If bytes are not known as functions of sizes.
+    """
+    return in_parts(steps, batch, steps.now.get("length", 0), answer.memory_bytes, options, listener=listener)
 
 
 def bucket_table(

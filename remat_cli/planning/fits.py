@@ -163,7 +163,7 @@ def fits(
     if choices[0].total_bytes > memory_bytes:
         try:
             start = choices[-1].plan  # that of every block, if it fits: the best plan costs no more
-            choices.append(_best(need, room, replace(_within(options, _BEST_SHARE), start=start), listener))
+            choices.append(best_within(need, room, replace(_within(options, _BEST_SHARE), start=start), listener))
         except (Infeasible, LimitReached) as error:
             missing[BEST] = error.message
     smallest = solve_smallest(need.graph, _within(options, 1 - _BEST_SHARE), listener=listener)
@@ -172,7 +172,7 @@ def fits(
         choices.append(least)
     claim = smallest.plan.claim.peak
     assert claim is not None  # every search for the least peak has one
-    floor = max(claim.lower_bound_bytes, _update_bytes(need))
+    floor = max(claim.lower_bound_bytes, update_bytes(need))
     return Fits(
         memory_bytes,
         need,
@@ -190,7 +190,7 @@ def _within(options: SolveOptions, share: float) -> SolveOptions:
     return replace(options, time_limit_s=options.time_limit_s * share, started_s=None)
 
 
-def _best(need: Need, room: int, options: SolveOptions, listener: Callable[[Progress], None] | None) -> Choice:
+def best_within(need: Need, room: int, options: SolveOptions, listener: Callable[[Progress], None] | None) -> Choice:
     """The cheapest plan whose memory, with the gaps of the allocator, is within ``room``.
 
     Raises:
@@ -222,7 +222,7 @@ def choice_of(name: str, need: Need, solved: Solved) -> Choice:
     parts[Part.WORKSPACE.value] += replay.workspace_bytes
     reserved = replay.peak_bytes if need.reserved is None else need.reserved(graph, solved.plan.statements)
     parts[GAPS] = reserved - replay.peak_bytes
-    update = _update_bytes(need)
+    update = update_bytes(need)
     if update > reserved:
         parts = dict(need.fixed) | {Part.GRADIENTS.value: update - graph.fixed_memory - need.update_bytes}
         parts[UPDATE] = need.update_bytes
@@ -230,6 +230,6 @@ def choice_of(name: str, need: Need, solved: Solved) -> Choice:
     return Choice(name, solved, shown, max(reserved, update) + need.context_bytes, update > reserved)
 
 
-def _update_bytes(need: Need) -> int:
+def update_bytes(need: Need) -> int:
     """What is in memory during the optimizer's step: all that stays, the outputs of the step, temporary tensors."""
     return need.graph.fixed_memory + sum(need.graph.size[v] for v in need.graph.outputs) + need.update_bytes

@@ -49,18 +49,22 @@ def covered(
         statements: A plan of it, without copies to a host.
         batch: The largest batch.
         length: The largest length; 0 without lengths.
-        least: The least batch and length; with a size of 1, PyTorch makes another graph.
+        least: The least batch and length; with a size of 1, PyTorch makes another graph. Lengths begin later if the
+            graph is another one at a shorter one.
 
     Returns:
-        None if the graph is another one at some of these sizes, or bytes fall, or there are too many sizes to compare.
+        None if the graph is another one at the largest sizes, or bytes fall, or there are too many sizes to compare.
     """
     batches = range(min(least, batch), batch + 1)
     lengths = range(min(least, length), length + 1)
     if len(batches) * len(lengths) > MOST_SIZES:
         return None
-    at = grid(batches, lengths)
-    if not sized.holds(*at).all():
+    every = sized.holds(*grid(batches, lengths)).reshape(len(batches), len(lengths))
+    held = np.asarray(every.all(axis=0))
+    if not held[-1]:
         return None
+    lengths = lengths[np.flatnonzero(~held).max(initial=-1) + 1 :]
+    at = grid(batches, lengths)
     proof = "expressions"
     if not all(sized.rising):
         proof = "enumeration"

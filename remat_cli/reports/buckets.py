@@ -102,7 +102,7 @@ def bucket_columns(cost_unit: str) -> list[Column[BucketFacts]]:
         Column("batch without\nrecomputation", lambda row: row.without, number),
         Column("tokens/s", lambda row: rate(row.without, row.length, row.without_cost), speed),
         Column("batch with\na plan", lambda row: row.batch, number),
-        Column("extra\ntime", lambda row: row.overhead, each(_extra)),
+        Column("extra\ntime", lambda row: row.overhead, each(extra_words)),
         Column("tokens/s", lambda row: rate(row.batch, row.length, row.cost), speed),
         Column("one plan\nat most", lambda row: row.covered, each(_covered), missing="not proven"),
     ]
@@ -117,7 +117,8 @@ def bucket_table(rows: Sequence[BucketFacts], cost_unit: str, *, lines: bool = F
     return Table(columns, rows)
 
 
-def _extra(share: float) -> str:
+def extra_words(share: float) -> str:
+    """An overhead in words."""
     return "none" if share <= SAME_COST else f"+{percent_over(share)}"
 
 

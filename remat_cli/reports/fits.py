@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.plan.model import Scope
+from remat_cli.reports.accumulation import PartedFacts, best_words, parted_document, parted_table
 from remat_cli.reports.buckets import BucketFacts, ChoiceFacts, bucket_table, buckets_document, what_one_plan_covers
 from remat_cli.reports.style import Style, fields, render, title
 from remat_cli.reports.table import Column, Table, markdown_escaped
@@ -63,6 +64,7 @@ class FitsFacts:
         advice: What would free memory, in bytes and in words, the most first.
         largest: The largest batch and the longest sequences, by what grows.
         buckets: Batches for sequences up to several lengths.
+        parted: A batch in parts whose gradients are added up.
     """
 
     title: str
@@ -82,6 +84,7 @@ class FitsFacts:
     advice: tuple[tuple[int, str], ...]
     largest: Mapping[str, Largest]
     buckets: tuple[BucketFacts, ...] = ()
+    parted: tuple[PartedFacts, ...] = ()
 
     @property
     def chosen(self) -> ChoiceFacts | None:
@@ -109,6 +112,9 @@ def fits_text(facts: FitsFacts, style: Style) -> str:
     if facts.buckets:
         table = bucket_table(facts.buckets, facts.cost_unit, lines=True)
         parts += ["", title("Batches by length", f"  {facts.card}"), table.text(style)]
+    if facts.parted:
+        table_of_parts = parted_table(facts.parted, facts.cost_unit, lines=True)
+        parts += ["", title("A batch in parts", f"  {facts.card}"), table_of_parts.text(style)]
     parts += ["", fields(details(facts), style)]
     if facts.advice:
         advised = [(format_bytes(size), sentence) for size, sentence in facts.advice]
@@ -128,6 +134,8 @@ def fits_markdown(facts: FitsFacts) -> str:
     ]
     if facts.buckets:
         lines.append(bucket_table(facts.buckets, facts.cost_unit).markdown())
+    if facts.parted:
+        lines.append(parted_table(facts.parted, facts.cost_unit).markdown())
     lines += [f"- {markdown_escaped(f'{name}: {words}')}" for name, words in details(facts)]
     return "\n".join(lines) + "\n"
 
@@ -137,6 +145,7 @@ def details(facts: FitsFacts) -> list[tuple[str, str]]:
     rows = [("at least", _floor(facts)), *facts.missing.items()]
     covers = what_one_plan_covers(facts.buckets)
     rows += [("one plan", covers)] if covers else []
+    rows += [("in parts", best_words(facts.parted))] if facts.parted else []
     rows += [(f"largest {name}", _largest(one)) for name, one in facts.largest.items()]
     return rows + [("assumed", sentence) for sentence in facts.assumptions]
 
@@ -269,4 +278,5 @@ def fits_document(facts: FitsFacts) -> dict[str, Any]:
             for name, one in facts.largest.items()
         },
         "buckets": buckets_document(facts.buckets, facts.cost_unit) if facts.buckets else None,
+        "accumulation": parted_document(facts.parted, facts.cost_unit) if facts.parted else None,
     }

@@ -31,6 +31,7 @@ def test_the_answer_comes_first_and_the_exit_code_says_the_same(remat, memory, c
         ((SOURCE, "--gpu", "h100", "--optimizer", "sgd"), "does not tell which bytes are parameters"),
         (("nowhere.json", "--gpu", "h100"), "there is no such file"),
         ((SOURCE, "--gpu", "h100", "--buckets", "512,1024"), "only a model by name can be captured"),
+        ((SOURCE, "--gpu", "h100", "--global-batch", "8"), "only a model by name can be captured"),
         ((SOURCE, "--gpu", "h100", "--buckets", "512:256:128"), "is no range that rises"),
         ((SOURCE, "--gpu", "h100", "--buckets", "512,1k"), "is no list of lengths"),
         ((SOURCE, "--gpu", "h100", "--buckets", "1:9999:1"), "makes more than 64 lengths"),

@@ -15,8 +15,9 @@ from remat_cli.frontends.torch.families import sized_graph
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.sized import SizedGraph, grid
 from remat_cli.plan.replay import replay
+from remat_cli.planning.accumulation import in_parts
 from remat_cli.planning.buckets import buckets
-from remat_cli.planning.fits import Need
+from remat_cli.planning.fits import WITHOUT, Need
 from remat_cli.planning.least_peak import solve_smallest
 from remat_cli.planning.lengths import covered, peaks
 from remat_cli.planning.max_batch import one_forward
@@ -159,6 +160,28 @@ def test_buckets_hold_the_largest_batches_and_fall_with_the_length():
     sizes = [bucket.best.size for bucket in table]
     assert sizes == sorted(sizes, reverse=True)
     assert table[1].without.size == 5
+
+
+def test_parts_of_a_batch_count_the_gradients_that_wait():
+    steps = Steps(of(reader, batch=1, length=9), of(reader, batch=4, length=9))
+    whole = captured(reader, batch=6, length=9)
+    gradients = sum(4 * p.numel() for p in Reader().parameters())
+    memory = no_remat_peak(captured(reader, batch=3, length=9)) + 1050 + gradients
+    rows = in_parts(steps, 6, 9, memory, SolveOptions(time_limit_s=2, threads=1))
+    assert [(row.batch, row.parts) for row in rows] == [(6, 1), (3, 2), (2, 3), (1, 6)]
+    assert rows[1].choice.name == WITHOUT
+    assert rows[1].choice.total_bytes == memory  # the last byte
+    less = in_parts(steps, 6, 9, memory - 1, SolveOptions(time_limit_s=2, threads=1))
+    assert less[1].choice is None or less[1].choice.name != WITHOUT
+    for row in rows:
+        kept = row.choices[0] if row.choices else None
+        wait = gradients if row.parts > 1 else 0
+        expected = no_remat_peak(captured(reader, batch=row.batch, length=9)) + 1050 + wait
+        assert kept is None or kept.total_bytes == expected
+        assert row.choice is None or row.choice.total_bytes <= memory
+        assert row.cost is None or row.cost == row.parts * row.choice.solved.report.replay.time
+    assert (rows[0].choice is None) or rows[0].choice.overhead >= 0
+    assert no_remat_peak(whole) > 0
 
 
 def test_images_vary_by_batch_alone():

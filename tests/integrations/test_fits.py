@@ -177,20 +177,27 @@ def test_one_graph_holds_for_every_length(named, name, batch):
 
 
 def test_buckets_fit_as_they_are_measured_one_by_one(named):
-    source, options = named("llama"), {"context": 0, "optimizer": "sgd"}
-    limits = remat.SolveOptions(time_limit_s=4, threads=1)
-    memory = remat.fits(source, "1GB", batch=6, length=96, options=limits, **options).fits.choice(WITHOUT).total_bytes
-    answer = remat.fits(source, f"{memory}B", batch=6, length=96, buckets=(48, 96), options=limits, **options)
+    source, options = named("llama", num_hidden_layers=2), {"context": 0, "optimizer": "sgd"}
+    limits = remat.SolveOptions(time_limit_s=1, threads=1)
+
+    def needed(batch, length):
+        answer = remat.fits(source, "9GB", batch=batch, length=length, options=limits, **options)
+        return answer.fits.choice(WITHOUT).total_bytes
+
+    memory = needed(6, 96)
+    answer = remat.fits(
+        source, f"{memory}B", batch=6, length=96, buckets=(48, 96), global_batch=12, options=limits, **options
+    )
     short, long = answer.buckets
     assert (short.length, long.length) == (48, 96)
-    assert short.without.size >= long.without.size >= 6
-    assert short.best.size >= long.best.size >= long.without.size
-    for bucket in answer.buckets:
-        for size, fits in ((bucket.without.size, True), (bucket.without.size + 1, False)):
-            alone = remat.fits(source, "1GB", batch=size, length=bucket.length, options=limits, **options)
-            assert (alone.fits.choice(WITHOUT).total_bytes <= memory) is fits
+    assert short.best.size >= long.best.size >= long.without.size >= 6
+    assert short.best.size >= short.without.size >= long.without.size
+    assert needed(long.without.size + 1, 96) > memory
+    assert [(row.batch, row.parts) for row in answer.parted] == [(12, 1), (6, 2), (4, 3), (3, 4), (2, 6), (1, 12)]
+    assert answer.parted[2].choice.parts["gradients that wait"] == answer.fits.choices[0].parts["parameters"]
     table = remat.describe(answer.facts())
     assert "Batches by length" in table
+    assert "A batch in parts" in table
     assert "proven for all batches from 2" in " ".join(table.split())
 
 

@@ -10,6 +10,7 @@ from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.comparison import Offer, Worth
 from remat_cli.plan.host import Host
 from remat_cli.plan.model import Copies
+from remat_cli.reports.accumulation import PartedFacts, parted_document
 from remat_cli.reports.buckets import BucketFacts, CoveredFacts, buckets_document
 from remat_cli.reports.curve import CurveRow
 from remat_cli.reports.fits import fits_markdown
@@ -161,3 +162,24 @@ def test_lists_for_loaders_leave_out_what_does_not_fit():
     assert document["without_remat"] == {"lengths": [64, 128], "boundaries": [65, 129], "batch_sizes": [6, 3]}
     assert document["rows"][0]["with_plan"]["tokens_per_s"] == 9 * 64 / 1.2
     assert document["rows"][2]["without_remat"] == {"batch": 0, "cost": None, "tokens_per_s": None}
+
+
+def test_parts_of_a_batch_have_bars_a_table_and_a_best():
+    facts = with_buckets()
+    rows = (
+        PartedFacts(8, 1, 64, "", None, None, None, True, ()),
+        PartedFacts(4, 2, 64, "best plan", 8 * 10**8, 12e5, 0.2, False, facts.choices),
+        PartedFacts(2, 4, 64, "no recomputation", 7 * 10**8, 11e5, 0.0, False, facts.choices),
+    )
+    facts = replace(facts, parted=rows)
+    page, text = Document(remat.page(facts)), " ".join(remat.describe(facts).split())
+    [chart] = [chart for chart in page.charts if chart["id"] == "parts"]
+    assert set(chart["data"][0]["y"][0]) == {"2 × 4", "4 × 2"}
+    said = " ".join(" ".join(page.words).split())
+    for words in ("A batch in parts", "no plan fits", "+20.0%", "427", "in 4 parts of 2, no recomputation"):
+        assert words in said
+        assert words in text
+    document = parted_document(rows, "us")
+    assert (document["global_batch"], document["best"]) == (8, 2)
+    assert document["rows"][1]["rate"] == 8 * 64 / 1.2
+    assert "| 4 | 2 | best plan | +20.0% | 800 MB | 1.2 s | 427 |" in fits_markdown(facts)

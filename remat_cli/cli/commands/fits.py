@@ -13,7 +13,7 @@ from remat_cli.errors import ExitCode
 from remat_cli.planning.options import SolveOptions
 
 _FORMATS = ("text", "json", "html", "markdown")
-_PASSED = ("batch", "length", "resolution", "task", "dtype", "lora", "largest", "buckets", "optimizer")
+_PASSED = ("batch", "length", "resolution", "task", "dtype", "lora", "largest", "buckets", "global_batch", "optimizer")
 _EPILOG = """\b
 Examples:
   remat fits hf:./config.json --gpu h100 --batch 8 --length 4096 --dtype bfloat16
@@ -21,6 +21,7 @@ Examples:
   remat fits timm:vit_large_patch16_224 --gpu 24GB --batch 64 --largest
   remat fits torchvision:resnet50 --gpu rtx4090 --batch 256 --dtype float16-mixed
   remat fits hf:./config.json --gpu h100 --buckets 512,1024,2048,4096 --format json
+  remat fits hf:./config.json --gpu h100 --length 4096 --global-batch 64
   remat fits torch:train.py:build --gpu a100-40gb --optimizer sgd-momentum
   remat fits step.json --gpu 16GB
 
@@ -43,6 +44,7 @@ with 4 if time was too short to decide."""
 @click.option(
     "--buckets", type=params.LENGTHS, default="", metavar="LIST", help="Also a batch for each length: 512:4096:512."
 )
+@click.option("--global-batch", type=click.IntRange(1), help="Also this batch in parts, with gradients added up.")
 @params.solver_option
 @click.option(
     "--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for the searches."

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from remat_cli.reports.accumulation import parted_table
 from remat_cli.reports.buckets import ChoiceFacts, bucket_table
 from remat_cli.reports.charts import BUDGET, COLOURS
 from remat_cli.reports.fits import CONTEXT, FitsFacts, details, fits_table, verdict
@@ -26,6 +27,8 @@ def fits_page(facts: FitsFacts) -> Page:
     ]
     if facts.buckets:
         sections.append(_by_length(facts))
+    if facts.parted:
+        sections.append(_in_parts(facts))
     if facts.advice:
         said = "; ".join(f"{format_bytes(size)} {sentence}" for size, sentence in facts.advice)
         sections.append(Section("What to change first", f"{said}."))
@@ -47,6 +50,17 @@ def _by_length(facts: FitsFacts) -> Section:
         (_bars("lengths", groups, facts),) if groups else (),
         bucket_table(facts.buckets, facts.cost_unit),
     )
+
+
+def _in_parts(facts: FitsFacts) -> Section:
+    """The parts of a batch: a bar for each way to train a part, and the table."""
+    groups = {f"{row.parts:,} × {row.batch:,}": row.choices for row in facts.parted if row.choices}
+    note = (
+        "Parts × sequences or images of a part, and what a part takes at the peak of each way to train, with the "
+        "gradients of earlier parts. The line is the memory of the card."
+    )
+    bars = (_bars("parts", groups, facts),) if groups else ()
+    return Section("A batch in parts", note, bars, parted_table(facts.parted, facts.cost_unit))
 
 
 def _bars(name: str, groups: Mapping[str, Sequence[ChoiceFacts]], facts: FitsFacts) -> Chart:
