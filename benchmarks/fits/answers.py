@@ -80,6 +80,7 @@ def _eager(subject: Subject) -> int:
 def _by_plan(subject: Subject, plan: Plan) -> int | str:
     """The peak of training by a plan; a text that says why there is none."""
     owner = subject.copied()
+    subject.loss_of(owner)  # some models do something at their first call that the captured step has not
     torch.compiler.reset()
     backend = remat_cli.remat_backend(plan)
     try:

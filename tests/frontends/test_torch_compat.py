@@ -547,6 +547,42 @@ def test_the_gradient_of_dropout_is_two_products(dtype):
     assert torch.equal(aot_autograd.dropout_backward(gradient, mask, 1 / 0.85), kernel)
 
 
+@pytest.mark.parametrize("options", [{"p": 0.0}, {"p": 0.3, "training": False}, {"p": 0.0, "inplace": True}])
+def test_a_dropout_that_drops_nothing_returns_its_input_as_in_eager_mode(fresh_compiler, options):
+    found = []
+
+    def step(x):
+        y = x * 2
+        z = torch.nn.functional.dropout(y, **options)
+        z.add_(1)  # both of them
+        return (y * torch.nn.functional.dropout(z.sin(), **options)).sum()
+
+    def compiler(graph, inputs):
+        found.extend(graph.graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default))
+        return aot_autograd.as_given(graph, inputs)
+
+    def backend(graph_module, inputs):
+        return aot_autograd.aot(graph_module, inputs, compiler=compiler, partition=aot_autograd.default_split)
+
+    x = torch.randn(4, 3)
+    gradients = []
+    for function in (step, torch.compile(step, backend=backend)):
+        x = x.detach().requires_grad_()
+        function(x).backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
+    assert not found
+
+
+def test_a_dropout_that_drops_something_stays():
+    def graph_of(**options):
+        graph = torch.fx.symbolic_trace(lambda x: torch.nn.functional.dropout(x, **options))
+        aot_autograd.leave_out_idle_dropout(graph)
+        return len(graph.graph.find_nodes(op="call_function", target=torch.nn.functional.dropout))
+
+    assert [graph_of(), graph_of(p=0.1), graph_of(p=0.0), graph_of(training=False)] == [1, 1, 0, 0]
+
+
 def test_the_gradient_of_a_layer_norm_is_that_of_a_contiguous_copy():
     gradient, x = torch.randn(6, 4, 5).permute(1, 2, 0), torch.randn(4, 5, 6)
     weight, bias = torch.randn(6), torch.randn(6)

@@ -26,7 +26,27 @@ def aot(
             torch.ops.aten.native_layer_norm_backward.default: layer_norm_backward,
         },
     )
+    leave_out_idle_dropout(graph_module)
     return backend(graph_module, inputs)
+
+
+def leave_out_idle_dropout(graph_module: GraphModule) -> None:
+    """Have what reads the result of a dropout that drops nothing read its input, which eager mode returns.
+
+    AOTAutograd would copy the input.
+    """
+    import torch
+
+    names = ("input", "p", "training")
+    changed = False
+    for node in graph_module.graph.find_nodes(op="call_function", target=torch.nn.functional.dropout):
+        given = {"p": 0.5, "training": True} | dict(zip(names, node.args, strict=False)) | node.kwargs
+        if given["p"] == 0 or given["training"] is False:
+            node.replace_all_uses_with(given["input"])
+            graph_module.graph.erase_node(node)
+            changed = True
+    if changed:
+        graph_module.recompile()
 
 
 def dropout_backward(gradient: Tensor, mask: Tensor, scale: float) -> Tensor:
