@@ -22,8 +22,8 @@ TensorFlow](tensorflow/results/plans.md) and [on JAX](jax/results/peaks.md); pla
 host](offloading/results/plans.md) and [of sharded steps](sharded/results/plans.md); PyTorch [beside its own
 tools](torch/results/peers-cpu.md), [predicted times](torch/results/times.md) and
 [Inductor](torch/results/compiled-cpu.md); [models](models/results/models.md) of libraries, and
-[others](models/results/foreign.md); what [each stage of the search](ablation/results/ablation.md) is worth; and the
-[tables of published papers](paper/README.md).
+[others](models/results/foreign.md); what [remat fits](fits/results/fits.md) and other tools predict; what [each
+stage of the search](ablation/results/ablation.md) is worth; and the [tables of published papers](paper/README.md).
 """
 
 

@@ -26,7 +26,7 @@ LIMITS_S = {
     "checkpoint": 400,
     "told": 400,
     "untold": 400,
-    "fits": 500,
+    "fits": 900,
 }
 _LIBRARIES = {"transformers": "transformers.integrations.moe"}
 """The modules that define operators of a namespace."""

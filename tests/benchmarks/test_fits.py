@@ -10,7 +10,8 @@ from benchmarks.models.forking import forked
 from benchmarks.models.listing import FOREIGN, MODELS
 from remat_cli.planning.fits import BEST, BLOCKS, WITHOUT
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "fits" / "results"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "fits" / "results"
 
 
 def test_a_model_is_measured_to_take_what_is_predicted(tmp_path) -> None:
@@ -60,3 +61,13 @@ def test_errors_are_against_the_same_way_to_train() -> None:
     assert f"{MODELS[0].name} (best plan) did not run: it broke" in text
     assert f"| {MODELS[1].name} | no |" in text
     assert "**failed**" in text
+
+
+def test_the_committed_answers_make_the_committed_page_and_the_table_of_the_manual() -> None:
+    document = json.loads((RESULTS / "fits.json").read_text())
+    assert set(document["rows"]) <= {model.name for model in MODELS}
+    text = page.page(document)
+    assert text == (RESULTS / "fits.md").read_text()
+    table = page.errors_table([row["fits"] for row in document["rows"].values()])
+    assert table in text
+    assert table in (ROOT / "docs" / "fits.md").read_text()
