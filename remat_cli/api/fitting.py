@@ -55,8 +55,11 @@ def fit(
     buckets: Sequence[int] = (),
     host: Host | str | None = None,
     compiler: str = "eager",
+    split: bool = False,
 ) -> Any:
     """``module`` itself, compiled in place: a training step stays within ``budget``, with the same results bit for bit.
+
+    With ``split`` results are the same up to rounding.
 
     Class, signature, parameters, ``state_dict`` and methods of the module stay its own. Without gradients (evaluation,
     ``generate``) it runs as it is. Copies and pickles of it are not fitted. A module that is fitted already gets new
@@ -111,6 +114,11 @@ def fit(
         compiler: What runs the step: ``eager``, operation by operation; or ``inductor``, as ``torch.compile`` does,
             with the results of that, and without a ``host``. All results of the module then count as taking a gradient.
             It needs PyTorch 2.13.
+        split: Whether regions of the step, such as the loss and the inside of wide layers, may run in parts, so that a
+            step fits below what its largest operation needs. Sums over the parts are then added in another order: equal
+            to 1e-12 in float64, and to some units in the last place of a tensor's largest number in float32. The loss
+            has to be in the module, and what the module returns is whole. For one process on a CPU, and costs that are
+            not measured.
 
     Returns:
         The module. ``fitted(module)`` says what eager mode, the plan and any plan need.
@@ -142,6 +150,8 @@ def fit(
     lengths = sorted({as_whole(length, "buckets") for length in buckets}, reverse=True)
     as_text(cost, "cost")
     as_text(compiler, "compiler")
+    if split:
+        _require_splittable(cost, buckets)
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
@@ -167,6 +177,7 @@ def fit(
             "holds": holds,
             "loss": loss,
             "compiler": compiler,
+            "split": bool(split),
         },
     )
     if batch is None:
@@ -213,6 +224,22 @@ class _Request:
         gc.collect()
         announcer.fitted(fitted(module))
         planner.announces_each = True
+
+
+def _require_splittable(cost: str, buckets: Sequence[int]) -> None:
+    """Refuse what does not go together with regions in parts."""
+    from remat_cli.frontends.torch.installed import require_torch
+
+    require_torch()
+    from remat_cli.frontends.torch.train.distributed import processes
+    from remat_cli.frontends.torch.train.fitting import MEASURED
+
+    if cost == MEASURED:
+        raise UsageError("costs of regions in parts are not measured", hint="leave cost or split out")
+    if buckets:
+        raise UsageError("plans in parts are for batches of one length", hint="leave buckets or split out")
+    if processes() > 1:
+        raise UsageError("regions in parts are for training in one process", hint="leave split out")
 
 
 def _require_loss(loss: Any, returns: Any, buckets: Sequence[int]) -> None:

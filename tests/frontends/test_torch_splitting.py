@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from torch_plans import plain, run_plan
+from torch_plans import most_bytes, plain, run_plan
 
+import remat_cli as remat
 from remat_cli.cli.main import run
-from remat_cli.errors import UsageError
+from remat_cli.errors import Infeasible, UsageError
 from remat_cli.frontends.captured.running import without_workspace
 from remat_cli.frontends.torch.document import read_step
 from remat_cli.frontends.torch.execute.program import program
@@ -308,3 +309,64 @@ def test_the_plan_counts_the_workspace_of_the_parts():
     graph = split(graph_of(), {"loss": 8})
     least = peak(without_workspace(graph), range(len(graph.nodes)))
     assert least < peak(graph, range(len(graph.nodes)))
+
+
+def trained(model, batch, steps=3):
+    """Losses and parameters of some steps of SGD."""
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(*batch)
+        loss.backward()
+        losses.append(loss.detach().clone())
+        optimizer.step()
+    return [*losses, *(parameter.detach() for parameter in model.parameters())]
+
+
+@pytest.mark.parametrize("kind", ["gpt", "inner dropout"])
+def test_modules_train_in_parts_with_the_same_numbers_and_within_the_plan(kind):
+    torch.manual_seed(0)
+    plain_model = Language(**KINDS[kind]).double()
+    model = Language(**KINDS[kind]).double()
+    model.load_state_dict(plain_model.state_dict())
+    batch = tuple(torch.randint(0, WORDS, (8, 32)) for _ in range(2))
+    options = remat.SolveOptions(time_limit_s=2)
+    whole_graphs = remat.fit(Language(**KINDS[kind]).double(), batch, "100%", options=options, cache="", cost="flops")
+    needs = remat.fitted(whole_graphs)
+    budget = needs.least_bytes - 200_000
+    with pytest.raises(Infeasible):
+        remat.fit(Language(**KINDS[kind]).double(), batch, budget, options=options, cache="", cost="flops")
+    remat.fit(model, batch, budget, options=options, cache="", cost="flops", split=True)
+    said = remat.fitted(model)
+    assert "loss in " in repr(said)
+    assert "not bit for bit" in repr(said)
+    assert said.plan_bytes <= budget
+    assert said.least_bytes < needs.least_bytes
+    torch.manual_seed(1)
+    wanted = trained(plain_model, batch)
+    torch.manual_seed(1)
+    for one, other in zip(trained(model, batch), wanted, strict=True):
+        assert (one - other).abs().max() <= 1e-12 * other.abs().max()
+    model.zero_grad()
+    assert most_bytes(lambda: model(*batch).backward(), [*model.parameters(), *batch]) <= budget
+
+
+def test_fit_refuses_what_was_not_tried_in_parts():
+    model, batch = Language(), tuple(torch.randint(0, WORDS, (2, 8)) for _ in range(2))
+    for options in ({"cost": "measured"}, {"buckets": [8]}, {"compiler": "inductor"}):
+        with pytest.raises(UsageError, match="parts"):
+            remat.fit(model, batch, "100%", split=True, **options)
+
+
+def test_workspaces_of_kernels_are_counted_part_by_part():
+    from remat_cli.frontends.torch.execute.division import division
+    from remat_cli.frontends.torch.measure.part_workspaces import part_workspaces
+
+    graph = graph_of()
+    step, loss = read_step(graph), graph.splits[-1].operations[1]
+    divided = division(step, loss.nodes, loss.repeats, BATCH * LENGTH, (), "cpu")
+    before = torch.get_rng_state()
+    measured = part_workspaces(divided, 5)
+    assert torch.equal(before, torch.get_rng_state())
+    assert len(measured) == len(divided.calls)
+    assert all(0 <= size < 1 << 20 for size in measured)

@@ -35,7 +35,7 @@ _PRODUCTS = frozenset({"aten.mm.default", "aten.addmm.default"})
 _LOSS = frozenset({"aten.nll_loss_forward.default"})
 
 NodeCost = Callable[[FxNode], float]
-Workspaces = Callable[[Step, Division, int], Sequence[int]]
+Workspaces = Callable[[Division, int], Sequence[int]]
 """The workspace of each call of a division in parts of so many rows."""
 
 
@@ -333,7 +333,7 @@ class _Offered:
         cost = math.fsum(
             [*(self.cost(node) * (parts - 1) for node in most.nodes), *(self.cost(node) for node in rest.nodes)]
         )
-        kernels = None if self.workspaces is None else self.workspaces(self.step, divided, size)
+        kernels = None if self.workspaces is None else self.workspaces(divided, size)
         return cost, most.peak_bytes(kernels)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -26,7 +26,7 @@ from remat_cli.frontends.torch.compat.dynamo import leave_out_logging
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, real_tensors, without_data
 from remat_cli.frontends.torch.compat.inductor import Around, inductor
 from remat_cli.frontends.torch.compat.masks import eager_masks
-from remat_cli.frontends.torch.document import FRONTEND, difference, read_step
+from remat_cli.frontends.torch.document import FRONTEND, ROWS, difference, read_step
 from remat_cli.frontends.torch.execute.forward_backward import ForwardBackward, forward_backward
 from remat_cli.frontends.torch.inductor.joint import tracer_of
 from remat_cli.frontends.torch.installed import require_torch
@@ -35,6 +35,7 @@ from remat_cli.frontends.torch.train.meshes import with_meshes
 from remat_cli.frontends.torch.train.watched_step import CompiledGraph, Interface, ReplannedGraph, Rerun, WatchedStep
 from remat_cli.frontends.torch.types import FxNode, GraphModule, Tensor
 from remat_cli.graph.model import Graph
+from remat_cli.graph.splitting import split
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive
 from remat_cli.plan.io import load_plan
@@ -260,7 +261,9 @@ class _EagerGraph(_PlannedGraph):
         captured, graph = _lowered(captured, use)
         plan = self._plan_of(captured, graph, use, copied)
         # Operators without inputs make tensors on the model's own device, which need not be the current one.
-        return None if plan is None else forward_backward(graph, plan.statements, devices(captured.tensors)[0])
+        if plan is None:
+            return None
+        return forward_backward(in_parts_as(graph, plan.graph), plan.statements, devices(captured.tensors)[0])
 
     def _step(self, captured: Captured, use: Use) -> WatchedStep:
         """The step of a plan that assumes ``use``."""
@@ -295,6 +298,15 @@ def _lowered(captured: Captured, use: Use | None) -> tuple[Captured, Graph]:
     captured = captured if use is None else with_tangents(captured, use.takes)
     # Names and costs do not matter here.
     return captured, lower(captured, lambda node: 1.0, "compiled", None if use is None else use.holds)
+
+
+def in_parts_as(graph: Graph, planned: Graph) -> Graph:
+    """``graph`` with the same regions in parts as ``planned``, a graph of the same operations."""
+    origin = planned.origin
+    if origin is None:
+        return graph
+    metadata = graph.metadata | {ROWS: origin.graph.metadata.get(ROWS)}
+    return split(replace(graph, splits=origin.graph.splits, metadata=metadata), origin.parts)
 
 
 class _InductorGraph(_PlannedGraph):

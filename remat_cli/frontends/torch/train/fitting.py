@@ -25,6 +25,7 @@ from remat_cli.frontends.torch.inductor.joint import tracer_of
 from remat_cli.frontends.torch.installed import require_device
 from remat_cli.frontends.torch.measure.costs import cost_model
 from remat_cli.frontends.torch.measure.memory import live_storages
+from remat_cli.frontends.torch.regions import require_splittable
 from remat_cli.frontends.torch.tensors import mapped, total_bytes
 from remat_cli.frontends.torch.train.arguments import Arguments, device_of_module, require_batch, require_module
 from remat_cli.frontends.torch.train.backend import backend_with
@@ -32,7 +33,7 @@ from remat_cli.frontends.torch.train.loop_assumptions import Loss, LossDemand, d
 from remat_cli.frontends.torch.train.module_call import PlannedCall, UnplannedCall, install, require_uncompiled
 from remat_cli.frontends.torch.train.module_plans import Costs, ModulePlans, PlainPlanner, Planner, Unknown
 from remat_cli.frontends.torch.train.unplanned_code import measure_python_functions, sizes_unknown
-from remat_cli.frontends.torch.types import FakeMode, Module, Tensor
+from remat_cli.frontends.torch.types import Device, FakeMode, Module, Tensor
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
 from remat_cli.units import format_bytes
@@ -58,6 +59,7 @@ def fit_module(
     holds: Returns | None = None,
     loss: Loss | None = None,
     compiler: str = "eager",
+    split: bool = False,
 ) -> Module:
     """``module`` itself, compiled in place to train by the plans that ``planner`` makes for it.
 
@@ -73,6 +75,7 @@ def fit_module(
         holds: See there.
         loss: See there, and :func:`usual_demand` for None.
         compiler: See there.
+        split: See there.
 
     Raises:
         UsageError: If an argument is none of its values, or the module cannot be called with the batch.
@@ -82,13 +85,10 @@ def fit_module(
     """
     require_device("cpu")
     tracer = _way(unknown, compiler, cost)
-    require_module(module, batch)
-    require_batch(batch)
-    require_uncompiled(module)
-    model, device = _model(module, batch), device_of_module(module)
-    costs = Costs(cost_model("flops" if cost == MEASURED else cost, device), cost == MEASURED, device, compiler)
-    makes = planner if isinstance(planner, Planner) else PlainPlanner(planner)
-    plans = ModulePlans(makes, costs, reserve_bytes, unknown, total_bytes([*module.parameters(), *module.buffers()]))
+    _require(module, batch)
+    model, costs = _model(module, batch), _costs(cost, device_of_module(module), compiler, split=split)
+    planner = planner if isinstance(planner, Planner) else PlainPlanner(planner)
+    plans = ModulePlans(planner, costs, reserve_bytes, unknown, total_bytes([*module.parameters(), *module.buffers()]))
     plans.uses.module = weakref.ref(module)
     fake, mode = fake_copy(model)
     captured = captured_parts(model, fake, mode, tracer)
@@ -106,6 +106,20 @@ def fit_module(
     backend = backend_with(compiler, plans.find, plans.refuse, plans.uses)
     strict = unknown != "warn"
     return install(module, PlannedCall(module, backend, len(parts), strict=strict, plans=plans.plans, report=report))
+
+
+def _require(module: Module, batch: Any) -> None:
+    """Check that a module can be fitted for a batch."""
+    require_module(module, batch)
+    require_batch(batch)
+    require_uncompiled(module)
+
+
+def _costs(cost: str, device: Device, compiler: str, *, split: bool) -> Costs:
+    """How graphs get their costs, with the arguments of ``fit``."""
+    if split:
+        require_splittable(device.type, compiler)
+    return Costs(cost_model("flops" if cost == MEASURED else cost, device), cost == MEASURED, device, compiler, split)
 
 
 def _unplanned(module: Module, why: str, unknown: Unknown) -> Module:

@@ -18,15 +18,18 @@ from remat_cli.frontends.torch.document import read_step
 from remat_cli.frontends.torch.export import described
 from remat_cli.frontends.torch.measure.costs import CostModel
 from remat_cli.frontends.torch.measure.memory import with_library_workspaces, with_workspaces
+from remat_cli.frontends.torch.measure.part_workspaces import part_workspaces
+from remat_cli.frontends.torch.regions import with_regions
 from remat_cli.frontends.torch.tensors import total_bytes
 from remat_cli.frontends.torch.train.backend import Compiled, Unplanned, matching_plan, no_plan
 from remat_cli.frontends.torch.train.budget_split import Reservation, keep_all_graphs, plan_parts
 from remat_cli.frontends.torch.train.loop_assumptions import LossDemand, ResultUses, copied_bytes
 from remat_cli.frontends.torch.train.part_schedule import Part, saved_by, schedule_of
-from remat_cli.frontends.torch.train.report import Fitted
+from remat_cli.frontends.torch.train.report import Fitted, parts_words
 from remat_cli.frontends.torch.types import Device, Tensor
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
+from remat_cli.graph.splitting import least_in_parts
 from remat_cli.plan.model import Plan
 from remat_cli.plan.replay import replay
 
@@ -89,12 +92,14 @@ class Costs:
         measured: Whether every operation is run on the device before planning.
         device: The device of the module.
         compiler: What runs the plans: ``eager`` or ``inductor``.
+        split: Whether graphs offer regions that may run in parts.
     """
 
     model: CostModel
     measured: bool
     device: Device
     compiler: str
+    split: bool = False
 
     @property
     def workspace(self) -> bool:
@@ -102,7 +107,9 @@ class Costs:
         return self.measured or self.device.type == "cpu"
 
     def of(self, graph: Graph) -> Graph:
-        """``graph`` with measured costs if the user chose so, and on a CPU with workspace."""
+        """``graph`` with measured costs if the user chose so, with workspace on a CPU, with regions if asked for."""
+        if self.split:
+            return with_regions(with_workspaces(graph), self.model.cost, part_workspaces)
         if self.measured:
             return _profiled(graph, self.device)
         if not self.workspace:
@@ -177,6 +184,11 @@ class ModulePlans:
             held: The results that it still has when the backward pass begins; None for all.
         """
         takes = None if demand is None else demand.trained
+        if self.costs.split and len(captured) > 1:
+            raise UsageError(
+                f"regions in parts are for a module that is one graph, and PyTorch makes {len(captured)} of this one",
+                hint="leave split out, or fit modules in it one by one",
+            )
         assumed = zip(captured, uses(captured, calls, takes, held), uses(captured, calls, takes), strict=True)
         for part, use, with_all_held in assumed:
             self.uses.assume(part, use, with_all_held)
@@ -189,7 +201,7 @@ class ModulePlans:
         plans, reservations = plan_parts(schedule, self.planner.settle(self.keep_all), self.planner)
         self.plans += plans
         for graph, plan, reservation in zip(self.part_graphs, plans, reservations, strict=True):
-            saved = saved_by(Part(graph), plan.statements).value_bytes
+            saved = saved_by(Part(plan.graph if plan.graph.origin else graph), plan.statements).value_bytes
             self.parts.append(PartPlan(_operations(graph), _above_bytes(graph), reservation, saved))
 
     def _part_graph(self, captured: Captured, name: str, number: int) -> Graph:
@@ -211,19 +223,20 @@ class ModulePlans:
         plans = self.plans[: len(self.part_graphs)]
         replays = [replay(plan.graph, plan.statements, host=plan.host if plan.copies else None) for plan in plans]
         time = math.fsum(one.time for one in replays)
-        once = math.fsum(plan.graph.total_cost for plan in plans)
+        once = math.fsum(plan.graph.whole.total_cost for plan in plans)
         return Fitted(
             name=name,
             budget_bytes=self.planner.budget_bytes,
             eager_bytes=None if eager_bytes is None else eager_bytes + self.reserve_bytes,
             keep_all_bytes=max(map(no_remat_peak, self.keep_all)),
             plan_bytes=max(one.peak_bytes for one in replays),
-            least_bytes=max(peak_bound(graph).bytes for graph in self.part_graphs),
+            least_bytes=max(peak_bound(least_in_parts(graph)).bytes for graph in self.part_graphs),
             extra_cost=100 * (time / once - 1) if once else 0.0,
             counts_workspace=self.costs.workspace,
             assumed=assumed,
             parts=len(plans),
             host_bytes=sum(one.host_peak_bytes for one in replays),
+            regions=parts_words(*(plan.graph for plan in plans)),
         )
 
     def find(self, compiled: Compiled) -> Plan | None:
@@ -285,7 +298,7 @@ class ModulePlans:
         at = next((k for k, one in enumerate(self.plans) if one is before), len(self.plans))
         self.plans[at : at + 1] = [plan]
         if at < len(self.part_graphs):
-            self.part_graphs[at] = self.keep_all[at] = plan.graph
+            self.part_graphs[at] = self.keep_all[at] = plan.graph.whole
         return plan
 
     def _beside_others(self, graph: Graph, make: Callable[[Graph], Plan]) -> Plan:

@@ -202,7 +202,7 @@ def saved_by(part: Part, statements: Sequence[Statement]) -> Saved:
 
 def tangents_of(graph: Graph) -> int:
     """The node that makes the tangents."""
-    return next(k for k, node in enumerate(graph.nodes) if node.payload["call"] == TANGENTS)
+    return next(k for k, node in enumerate(graph.nodes) if (node.payload or {}).get("call") == TANGENTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from remat_cli.graph.model import Graph
 from remat_cli.units import TIME_UNITS, format_bytes, format_duration
 
 
@@ -23,6 +24,7 @@ class Fitted:
         assumed: What was assumed of the results of the module, in words; empty if nothing was.
         parts: Number of graphs into which the module is divided.
         host_bytes: Most bytes of host memory in use; 0 for plans without copies.
+        regions: The regions that run in parts, in words; empty if none does. Results then are equal up to rounding.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Fitted:
     assumed: str = ""
     parts: int = 1
     host_bytes: int = 0
+    regions: str = ""
 
     def __repr__(self) -> str:
         """All figures in one line."""
@@ -48,6 +51,7 @@ class Fitted:
             f"eager {eager}, without recomputation {format_bytes(self.keep_all_bytes)}, "
             f"at least {format_bytes(self.least_bytes)}"
             + ("" if self.counts_workspace else f"; {_WORKSPACE}")
+            + (f"; {self.regions}" if self.regions else "")
             + (f"; {self.assumed}" if self.assumed else "")
         )
 
@@ -61,8 +65,20 @@ class Fitted:
         figures = self.keep_all_bytes, self.plan_bytes, self.budget_bytes, self.extra_cost, cost_unit, seconds
         figures_in_words = saving(*figures, host_bytes=self.host_bytes)
         parts = f", in {self.parts} parts" if self.parts > 1 else ""
-        notes = ["" if self.counts_workspace else _WORKSPACE, self.assumed]
+        notes = ["" if self.counts_workspace else _WORKSPACE, self.regions, self.assumed]
         return "; ".join(filter(None, (f"{self.name}{parts}: {figures_in_words}", *notes)))
+
+
+def parts_words(*graphs: Graph) -> str:
+    """The regions of plans that run in parts, and what that does to the results; empty if none does."""
+    found = [
+        f"{region} in {parts} parts"
+        for graph in graphs
+        for region, parts in ({} if graph.origin is None else graph.origin.parts).items()
+    ]
+    if not found:
+        return ""
+    return f"{', '.join(found)}: losses and gradients are equal up to rounding, and not bit for bit"
 
 
 _WORKSPACE = 'the workspace of operations comes on top: cost="measured" counts it'
