@@ -101,8 +101,12 @@ def tiny_sharded(seed: int) -> Graph:
         inputs = tuple(sorted(made[read] for read in reads))
         nodes.append(Node(name, float(some(5)), inputs, sizes, workspace=work, recompute=again, queue=queue))
 
-    for k in range(depth):
+    early = rng.random() < 0.4  # all gathers stand first in the document
+    for k in range(depth) if early else ():
         add(f"g{k}", [], queue=LINK)
+    for k in range(depth):
+        if not early:
+            add(f"g{k}", [], queue=LINK)
         add(f"f{k}", [f"g{k}", *([f"f{k - 1}"] if k else [])])
     for k in range(depth - 1, -1, -1):
         reads = [f"g{k}", f"b{k + 1}" if k < depth - 1 else f"f{k}", *([f"f{k - 1}"] if k else [])]

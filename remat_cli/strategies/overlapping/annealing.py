@@ -13,7 +13,7 @@ _ROUND_SHARE, _ROUND_S = 0.8, 60.0
 """Limits of each round."""
 _HEAT = ((1e-2, 1e-5), (3e-3, 1e-5), (1e-3, 1e-6))
 """First and last temperatures of annealing, in shares of C0."""
-_SLICE, _LEAST_MOVES, _MOST_MOVES = 20_000_000, 4_000, 200_000
+_SLICE, _LEAST_MOVES, _MOST_MOVES = 20_000_000, 4_000, 50_000
 """In the first round: moves of a run times the steps of its sequence, and limits of the moves."""
 _LONGER = 8
 """Each round has twice the moves of the one before, up to so many times those of the first."""
