@@ -77,8 +77,8 @@ def trl(chosen: Chosen) -> str:
         return comment + setting
     return (
         comment
-        + "# Versions of Transformers without every_n_layers, such as 5.16, fail. Trainers that generate (GRPO, RLOO)\n"
-        + "# switch recomputation off and on again, in all layers.\n"
+        + "# Versions of Transformers that do not know every_n_layers, such as 5.16.1, recompute every layer. So do\n"
+        + "# trainers that generate (GRPO, RLOO): they switch recomputation off and on again.\n"
         + f"{setting}  every_n_layers: {n}\n"
     )
 
