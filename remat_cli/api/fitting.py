@@ -150,6 +150,8 @@ def fit(
     lengths = sorted({as_whole(length, "buckets") for length in buckets}, reverse=True)
     as_text(cost, "cost")
     as_text(compiler, "compiler")
+    if not isinstance(split, bool):
+        raise wrong_type("split", split, "True or False")
     if split:
         _require_splittable(cost, buckets)
     from remat_cli.frontends.torch.installed import require_torch

@@ -356,6 +356,8 @@ def test_fit_refuses_what_was_not_tried_in_parts():
     for options in ({"cost": "measured"}, {"buckets": [8]}, {"compiler": "inductor"}):
         with pytest.raises(UsageError, match="parts"):
             remat.fit(model, batch, "100%", split=True, **options)
+    with pytest.raises(UsageError, match="split"):
+        remat.fit(model, batch, "100%", split="yes")
 
 
 def test_workspaces_of_kernels_are_counted_part_by_part():
@@ -370,3 +372,18 @@ def test_workspaces_of_kernels_are_counted_part_by_part():
     assert torch.equal(before, torch.get_rng_state())
     assert len(measured) == len(divided.calls)
     assert all(0 <= size < 1 << 20 for size in measured)
+
+
+def test_a_plan_in_parts_runs_under_torch_compile():
+    model = Language().double()
+    batch = tuple(torch.randint(0, WORDS, (BATCH, LENGTH)) for _ in range(2))
+    loss = model(*batch)
+    loss.backward()
+    wanted = [loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
+    model.zero_grad()
+    plan = plan_in_parts(graph_of(), {"loss": 4, "hidden": 2})
+    step = torch.compile(model, backend=remat.remat_backend(plan))
+    loss = step(*batch)
+    loss.backward()
+    for one, other in zip([loss.detach(), *(p.grad for p in model.parameters())], wanted, strict=True):
+        assert (one - other).abs().max() <= 1e-12 * other.abs().max()

@@ -203,6 +203,10 @@ class _PlannedGraph(ABC):
 
     def _plan_of(self, captured: Captured, graph: Graph, use: Use | None, copied: int) -> Plan | None:
         plan = self._find(Compiled(captured, graph, devices(captured.tensors)[1], use, self._plan, copied))
+        if plan is not None and plan.graph.origin is not None and captured.inductor is not None:
+            raise UsageError(
+                "plans with regions in parts do not run inside Inductor", hint='compiler="eager" runs them'
+            )
         self._plan = plan or self._plan
         return plan
 
