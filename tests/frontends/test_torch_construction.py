@@ -156,6 +156,20 @@ def draws():
     return nn.Linear(2, 2), (torch.ones(1, 2),), mean
 
 
+def test_what_becomes_large_by_its_type_alone_is_fake():
+    """Real numbers of 0.8 MB stay real in a type of that size, and not in one twice as wide."""
+    seen = []
+
+    def build():
+        small = torch.zeros(construction.SMALL // 5)
+        same, wide = small.to(torch.int32), small.to(torch.float64)
+        seen.extend(map(is_fake, (small, small.to(torch.uint8), same, wide)))
+        return nn.Linear(8, 8), (torch.randn(4, 8),), mean
+
+    build_model(build, new_fake_mode(), "cpu")
+    assert seen == [False, False, False, True]
+
+
 def test_random_numbers_are_the_same_every_time():
     DRAWN.clear()
     for seed in (1, 2):

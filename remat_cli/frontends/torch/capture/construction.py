@@ -109,23 +109,11 @@ def _economical(mode: FakeMode, most_bytes: int) -> DispatchMode:
             if any(map(is_fake, inputs)):
                 return self.fake(function, args, kwargs, inputs)
             if not inputs or not is_operator(function) or not any(a.alias_info for a in schema(function).arguments):
-                needed = self.size(function, args, kwargs)
+                needed = _result_bytes(function, args, kwargs, self.sizes)
                 if needed > most_bytes:
                     return self.fake(function, args, kwargs, inputs)
             with real_tensors():
                 return function(*args, **kwargs)
-
-        def size(self, function: Operator, args: Any, kwargs: Any) -> int:
-            """Bytes of the largest result; 0 if only the data can tell, since the data is real and small."""
-            try:
-                with real_tensors():
-                    # Copies on the same memory: a fake mode keeps weak references, and then nothing can be exchanged.
-                    args, kwargs = mapped((args, kwargs), lambda tensor: tensor.detach())
-                    with self.sizes:
-                        result = function(*args, **kwargs)
-            except Exception:  # operators without a rule for fake tensors
-                return 0
-            return max(map(storage_bytes, _tensors(result)), default=0)
 
         def fake(self, function: Operator, args: Any, kwargs: Any, inputs: list[Tensor]) -> Any:
             """The result without data."""
@@ -143,6 +131,21 @@ def _economical(mode: FakeMode, most_bytes: int) -> DispatchMode:
             return result
 
     return Economical()
+
+
+def _result_bytes(function: Operator, args: Any, kwargs: Any, mode: FakeMode) -> int:
+    """Bytes of the largest result of a call; 0 if only the data can tell, since the data is real and small."""
+    if str(function) == "aten._to_copy.default":  # thousands of adapters are converted, and a call is slow
+        return int(args[0].numel() * (kwargs.get("dtype") or args[0].dtype).itemsize)
+    try:
+        with real_tensors():
+            # Copies on the same memory: a fake mode keeps weak references, and then nothing can be exchanged.
+            args, kwargs = mapped((args, kwargs), lambda tensor: tensor.detach())
+            with mode:
+                result = function(*args, **kwargs)
+    except Exception:  # operators without a rule for fake tensors
+        return 0
+    return max(map(storage_bytes, _tensors(result)), default=0)
 
 
 def construct_for_real(
