@@ -359,13 +359,14 @@ def run_compiled(rank, name, plan):
 
 
 @pytest.mark.parametrize(
-    ("name", "strategy", "budget"), [("simple_fsdp", "fsdp", "90%"), ("tensor_parallel", "min-cut", "95%")]
+    ("name", "ranks", "strategy", "budget"),
+    [("simple_fsdp", 2, "fsdp", "90%"), ("tensor_parallel", 2, "min-cut", "95%"), ("both", 4, "min-cut", "95%")],
 )
-def test_processes_that_train_by_the_plan_of_a_rank(name, strategy, budget):
-    graph = graph_of(name)
+def test_processes_that_train_by_the_plan_of_a_rank(name, ranks, strategy, budget):
+    graph = graph_of(name, ranks)
     plan = remat.solve(graph, budget, options=remat.SolveOptions(strategy=strategy)).plan
     predicted = replay(graph, plan.statements).peak_bytes - graph.fixed_memory
-    for eager, planned, same in together(run_compiled, name, plan):
+    for eager, planned, same in together(run_compiled, name, plan, count=ranks):
         assert planned == pytest.approx(predicted, abs=64)
         assert planned < 0.85 * eager
         assert all(same)

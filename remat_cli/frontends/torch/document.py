@@ -28,7 +28,7 @@ from __future__ import annotations
 import keyword
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_cli.frontends.aten.program import TANGENTS
@@ -89,6 +89,8 @@ FORMS = {
 }
 """The other names of these kinds that documents hold."""
 _RESULTS = ("result", "update", "gradient", "dropped")
+COMMUNICATING = ("_c10d_functional.", "_dtensor.")
+"""How the names of operators begin that communicate."""
 _DEEPEST = 190
 """Deepest nesting of brackets in an argument: Python compiles at most 200 levels, and a call adds some."""
 
@@ -290,6 +292,14 @@ class Step:
         """The tensors in a value."""
         node = self.graph.producer[value]
         return self.operations[node].values[value - self.graph.first_value[node]]
+
+    def in_dimensions(self, node: int) -> Operation:
+        """The operation of a node, with dimensions of meshes in place of process groups, which ranks name otherwise."""
+        operation, groups = self.operations[node], self.graph.metadata.get("groups")
+        if not operation.call.startswith(COMMUNICATING) or not isinstance(groups, dict):
+            return operation
+        args = tuple(groups.get(one, one) if isinstance(one, str) else one for one in operation.args)
+        return replace(operation, args=args)
 
     @property
     def given(self) -> tuple[Placeholder, ...]:
@@ -551,7 +561,7 @@ def difference(compiled: Step, planned: Step) -> str | None:
 
     def of_operations(number: int) -> str | None:
         mine, other = compiled.graph.nodes[number], planned.graph.nodes[number]
-        here, there = compiled.operations[number], planned.operations[number]
+        here, there = compiled.in_dimensions(number), planned.in_dimensions(number)
         if (here, mine.inputs, len(mine.outputs)) == (there, other.inputs, len(other.outputs)):
             return None
         if there.call == here.call:

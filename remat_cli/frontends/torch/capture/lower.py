@@ -33,7 +33,7 @@ from remat_cli.frontends.torch.capture.placeholders import JointInput, joint_inp
 from remat_cli.frontends.torch.capture.sharded import whole_bytes
 from remat_cli.frontends.torch.codec import encode, encode_data
 from remat_cli.frontends.torch.compat.autograd import frees_tangents
-from remat_cli.frontends.torch.compat.distributed import COLLECTIVES, in_flight, staged_bytes
+from remat_cli.frontends.torch.compat.distributed import COLLECTIVES, group_dimensions, in_flight, staged_bytes
 from remat_cli.frontends.torch.document import (
     Argument,
     Constant,
@@ -131,6 +131,8 @@ def lowering(captured: Captured, cost: NodeCost, name: str, holds: Collection[in
         "layers": checkpointed_layers(module),
         "tags": _tags(graph, lowered, joint),
     }
+    if dimensions := group_dimensions([*captured.tensors, *module.parameters(), *module.buffers()]):
+        metadata["groups"] = dimensions
     return Lowering(
         graph=replace(graph, metadata=metadata),
         fx_nodes=tuple(None if m.call.op == TANGENTS else joint.nodes[m.call.name] for m in lowered.computations),

@@ -105,6 +105,8 @@ def group_dimensions(things: Iterable[Any]) -> dict[str, str]:
 
     The keys are names of groups. Dimensions without a name are left out.
     """
+    if not is_present():
+        return {}
     from torch.distributed.device_mesh import DeviceMesh
 
     meshes = [mesh for one in things if isinstance(mesh := getattr(one, "device_mesh", one), DeviceMesh)]
