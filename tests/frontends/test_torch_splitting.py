@@ -211,7 +211,9 @@ def test_what_draws_random_numbers_and_what_leaves_the_step_is_in_no_operation()
 
 
 def test_types_that_round_much_are_not_divided():
-    assert graph_of(dtype=torch.bfloat16).splits == ()
+    graph = graph_of(dtype=torch.bfloat16)
+    assert graph.splits == ()
+    assert graph.metadata["notes"][-1].startswith("no region of the step can run in parts")
 
 
 def test_label_smoothing_is_divided_or_left_whole_but_never_wrong():

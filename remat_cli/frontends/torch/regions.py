@@ -33,6 +33,7 @@ _LEAST_SHARE = 0.01
 """A region is offered if it spares at least this share of all values of the graph together. Untuned."""
 _PRODUCTS = frozenset({"aten.mm.default", "aten.addmm.default"})
 _LOSS = frozenset({"aten.nll_loss_forward.default"})
+_NONE = "no region of the step can run in parts, or would take much less memory so"
 
 NodeCost = Callable[[FxNode], float]
 Workspaces = Callable[[Division, int], Sequence[int]]
@@ -40,7 +41,7 @@ Workspaces = Callable[[Division, int], Sequence[int]]
 
 
 def with_regions(graph: Graph, cost: NodeCost, workspaces: Workspaces | None = None) -> Graph:
-    """``graph``, a captured step, with the regions that may run in parts; the same if there are none.
+    """``graph``, a captured step, with the regions that may run in parts; with a note if there are none.
 
     Args:
         graph: A graph of this frontend with whole operations.
@@ -66,7 +67,8 @@ def with_regions(graph: Graph, cost: NodeCost, workspaces: Workspaces | None = N
             regions.append(region)
             rows_of |= {operation.id: group.rows for operation in region.operations}
     if not regions:
-        return graph
+        notes = [*graph.metadata.get("notes", ()), _NONE]
+        return replace(graph, metadata=graph.metadata | {"notes": notes})
     return replace(graph, splits=tuple(regions), metadata=graph.metadata | {ROWS: rows_of})
 
 
