@@ -105,10 +105,7 @@ def _summary(
     before = report.no_remat_peak_bytes
     against = "the same as no-remat" if peak == before else f"{share_words(peak, before)} of no-remat" if before else ""
     rows.append(("peak", f"{exact_bytes(peak)}{', ' if against else ''}{against}"))
-    rows.append(("cost", cost_line(report)))
-    if graph.origin is not None:
-        more = cost_words(graph.total_cost - graph.whole.total_cost, graph.cost_unit)
-        rows.append(("in parts", f"{style.clean(parts_words(graph))}: {'' if more.startswith('-') else '+'}{more}"))
+    rows += cost_rows(report, style)
     if report.queues:
         rows += queue_rows(report)
     if report.order is not None:
@@ -140,6 +137,15 @@ def budget_rows(report: Report, style: Style) -> list[tuple[str, str]]:
     else:
         parts = f"fixed memory alone takes {format_bytes(fixed)}"
     return [("budget", asked + exact_bytes(budget)), ("", parts)]
+
+
+def cost_rows(report: Report, style: Style) -> list[tuple[str, str]]:
+    """The cost, and what of it is for regions in parts."""
+    graph, rows = report.graph, [("cost", cost_line(report))]
+    if graph.origin is not None:
+        more = cost_words(graph.total_cost - graph.whole.total_cost, graph.cost_unit)
+        rows.append(("in parts", f"{style.clean(parts_words(graph))}: {'' if more.startswith('-') else '+'}{more}"))
+    return rows
 
 
 def cost_line(report: Report) -> str:

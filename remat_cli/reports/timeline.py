@@ -13,7 +13,7 @@ from remat_cli.plan.model import Compute, Plan, Statement
 from remat_cli.reports.plan import (
     budget_rows,
     claim_line,
-    cost_line,
+    cost_rows,
     findings_lines,
     peak_section,
     recomputed_section,
@@ -54,7 +54,7 @@ def plan_show(report: Report, plan: Plan, style: Style) -> str:
         ("graph", f"{style.clean(graph.name)}: {graph_words(graph)}"),
         ("made by", style.clean(maker(report))),
         *budget_rows(report, style),
-        ("cost", cost_line(report)),
+        *cost_rows(report, style),
         ("claim", claim_line(report, style, checking=True)),
     ]
     parts: list[RenderableType] = [verdict_line(report, style)]
