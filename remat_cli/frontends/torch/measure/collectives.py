@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.interconnect import Interconnect
-from remat_cli.frontends.torch.capture.capture import Captured
+from remat_cli.frontends.torch.capture.capture import Captured, Group
 from remat_cli.frontends.torch.capture.sharded import whole_bytes
 from remat_cli.frontends.torch.compat.distributed import COLLECTIVES, COMMUNICATING, group_dimensions, group_size
 from remat_cli.frontends.torch.compat.operators import schema
@@ -31,7 +31,9 @@ def with_collectives(costs: CostModel, interconnect: Interconnect | None, captur
         interconnect.require_dimensions(dimensions.values())
     launch_us = float(costs.description.get("launch_us", 0.0))
 
-    def cost(node: FxNode) -> float:
+    def cost(node: FxNode | Group) -> float:
+        if isinstance(node, Group):  # of Inductor, which does not compile a step of several ranks
+            return costs.cost(node)
         name = str(node.target)
         if name.partition(".")[0] not in COMMUNICATING:
             return costs.cost(node)
