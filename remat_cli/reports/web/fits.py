@@ -63,14 +63,23 @@ def _in_parts(facts: FitsFacts) -> Section:
     return Section("A batch in parts", note, bars, parted_table(facts.parted, facts.cost_unit))
 
 
+def _parts(facts: FitsFacts) -> list[str]:
+    """What memory is for, in an order in which it has the same colour in every chart of the page."""
+    groups = [facts.choices, *(row.choices for row in facts.buckets), *(row.choices for row in facts.parted)]
+    return [*dict.fromkeys(part for choices in groups for choice in choices for part in choice.parts), CONTEXT]
+
+
 def _bars(name: str, groups: Mapping[str, Sequence[ChoiceFacts]], facts: FitsFacts) -> Chart:
     """A bar for each choice of each group, the first at the top; an only group has no label."""
     bars = [(group, choice) for group, choices in groups.items() for choice in choices][::-1]
-    names = [*dict.fromkeys(part for _, choice in reversed(bars) for part in choice.parts), CONTEXT]
+    names = _parts(facts)
+    used = {part for _, choice in bars for part in choice.parts} | {CONTEXT}
     labels: list[Any] = [choice.name for _, choice in bars]
     rows = labels if len(groups) == 1 else [[group for group, _ in bars], labels]
     traces: list[dict[str, Any]] = []
     for at, part in enumerate(names):
+        if part not in used:
+            continue
         sizes = [(dict(choice.parts) | {CONTEXT: facts.context_bytes}).get(part, 0) for _, choice in bars]
         colour = COLOURS[at % len(COLOURS)]
         shape = _SHAPES[at // len(COLOURS) % len(_SHAPES)]
@@ -101,4 +110,4 @@ def _bars(name: str, groups: Mapping[str, Sequence[ChoiceFacts]], facts: FitsFac
         f"{group + ', ' if len(groups) > 1 else ''}{choice.name}: {format_bytes(choice.total_bytes)}"
         for group, choice in reversed(bars)
     )
-    return Chart(name, traces, layout, 160 + 50 * len(bars) + 24 * len(names) // 2, f"Memory of a step. {words}")
+    return Chart(name, traces, layout, 160 + 50 * len(bars) + 24 * len(used) // 2, f"Memory of a step. {words}")

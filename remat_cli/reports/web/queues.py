@@ -20,7 +20,7 @@ _MOST = 1500
 _ROWS = 30
 _WAITS = "waits"
 _COPYING = {Queue.OUT: "#D55E00", Queue.IN: KINDS[Kind.FETCHED]}
-_COLLECTIVES = {"collective": "#CC79A7", "collective again": "#882255"}
+_COLLECTIVES = {"collective": "#44AA99", "collective again": "#882255"}
 """Colours of collectives: the first time that they run, and again."""
 
 
