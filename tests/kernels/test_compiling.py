@@ -11,6 +11,7 @@ from families import sized_graph
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak
+from remat_cli.graph.model import NodeQueue
 from remat_cli.kernels import compiling
 from remat_cli.kernels.segments import fill_visits
 from remat_cli.plan.host import Host
@@ -22,6 +23,7 @@ from remat_cli.strategies.copying.walker import Walker
 from remat_cli.strategies.openers.clearing import Network, Question
 from remat_cli.strategies.openers.prices import Pricing
 from remat_cli.strategies.ordering import anneal
+from remat_cli.strategies.overlapping.walker import Walker as OverlappingWalker
 from remat_cli.strategies.repeated.bound import bound_of, levels_of
 from remat_cli.zoo.registry import build_graph
 
@@ -29,6 +31,13 @@ from remat_cli.zoo.registry import build_graph
 def test_importing_it_imports_no_numba(tmp_path):
     told = script("import sys; import remat_cli.kernels.compiling; print('numba' in sys.modules)", tmp_path)
     assert told == "False"
+
+
+def with_collectives(graph):
+    """The graph with a collective in every fifth place."""
+    queues = [NodeQueue.COMPUTE if i % 5 else NodeQueue.COMMUNICATION for i in range(len(graph.nodes))]
+    nodes = (replace(node, queue=queue) for node, queue in zip(graph.nodes, queues, strict=True))
+    return replace(graph, nodes=tuple(nodes), cost_unit="s")
 
 
 def test_every_entry_is_called_with_the_types_of_its_annotations():
@@ -52,6 +61,10 @@ def test_every_entry_is_called_with_the_types_of_its_annotations():
     timed = walker.timed(range(len(graph.nodes)))
     assert timed is not None
     walker.anneal(timed, 10, (1e-2, 1e-3))
+    overlapping = OverlappingWalker(with_collectives(graph), budget)
+    begun = overlapping.timed(range(len(graph.nodes)))
+    assert begun is not None
+    overlapping.anneal(begun, 10, (1e-2, 1e-3))
     for group in compiling.GROUPS:
         for dispatcher in compiling._entries_of(group):
             assert list(dispatcher.overloads) == [compiling._signature(dispatcher)], dispatcher
