@@ -43,7 +43,7 @@ def own(subject: Subject, model: Listed, limit_s: float) -> dict[str, Any]:
     try:
         choices = _predicted(model, limit_s, found)
     except RematError as error:
-        return found | {"ok": False, "refused_by": type(error).__name__, "problem": error.message}
+        return found | {"ok": False, "refused_by": type(error).__name__, "problem": error.message.partition("\n")[0]}
     found["update"] = choices[0].in_update
     planned = [choice for choice in choices if choice.name != WITHOUT]
     found["measured"] |= {choice.name: _by_plan(subject, choice.plan) for choice in planned}
