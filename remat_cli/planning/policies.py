@@ -95,7 +95,7 @@ def policy(
     """The best plan of the tool ``to`` within ``budget``, and the best of all plans; see :func:`remat_cli.policy`."""
     if to not in TOOLS:
         raise UsageError(f'there is no tool "{to}"', hint=f"choose {', '.join(TOOLS)}")
-    tool, asked = TOOLS[to], options or SolveOptions()
+    tool, asked = TOOLS[to], replace(options or SolveOptions(), split=False)  # no tool runs operations in parts
     _require(graph, tool)
     if asked.strategy not in {"auto", tool.strategy}:
         raise UsageError(f"plans for {to} are those of {tool.strategy}", hint="leave the strategy out")

@@ -38,9 +38,14 @@ def solve(
     options = options or SolveOptions()
 
     def search(starts: Sequence[WarmStart]) -> Solved:
+        plans = (*near, *starts)
         if not (graph.splits and options.split):
-            return _search(graph, asked, options, dask, listener, (*near, *starts))
-        return cheapest_split(graph, options, lambda one, how: _search(one, asked, how, dask, listener, ()))
+            return _search(graph, asked, options, dask, listener, plans)
+
+        def solve_one(choice: Graph, how: SolveOptions) -> Solved:
+            return _search(choice, asked, how, dask, listener, plans if choice is graph else ())
+
+        return cheapest_split(graph, options, solve_one)
 
     return search(()) if cache is None else cache.recall_or_search(graph, asked, options, search)
 

@@ -16,6 +16,7 @@ from remat_cli.graph.splitting import split
 from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Claim, ClaimStatus, Compute, PeakClaim, Plan, Scope
 from remat_cli.planning.options import OPTIMAL_GAP, SolveOptions
+from remat_cli.planning.refusals import STOPPED
 from remat_cli.planning.solved import Solved
 from remat_cli.strategies.engine import Pipelined
 from remat_cli.strategies.registry import strategy_from_spec
@@ -57,9 +58,9 @@ def cheapest_split(graph: Graph, options: SolveOptions, solve_one: SolveOne) -> 
 
 
 def smallest_split(graph: Graph, options: SolveOptions, solve_one: SolveOne) -> Solved:
-    """The plan with the least peak, with any regions of ``graph`` in any number of parts that it offers; else as above.
+    """The plan with the least peak, with any regions of ``graph`` in any number of parts that it offers.
 
-    Of plans with the same peak it is the one that costs least.
+    Of plans with the same peak it is the one that costs least. Arguments and errors: see :func:`cheapest_split`.
     """
     choices = sorted(_by_cost(graph), key=lambda choice: choice.needs)
     search = _Search(graph, options, solve_one, choices, peak=True)
@@ -129,11 +130,15 @@ class _Search:
     def solve(self, choice: _Choice) -> None:
         """Search for a plan of a choice, in an equal share of the time that is left."""
         options, now = replace(self.options, start=self._start(choice)), time.monotonic()
+        least = float(choice.needs) if self.peak else choice.graph.least_cost
         if options.time_limit_s is not None:
             began_s = self.began_s if options.started_s is None else options.started_s
-            share_s = (options.time_limit_s - (now - began_s)) / max(1, len(self.choices) - len(self.bounds))
-            options = replace(options, time_limit_s=max(_LEAST_S, share_s), started_s=now)
-        least = float(choice.needs) if self.peak else choice.graph.least_cost
+            left_s = options.time_limit_s - (now - began_s)
+            if left_s <= 0:
+                self._stopped(choice, least, LimitReached(STOPPED))
+                return
+            share_s = left_s / max(1, len(self.choices) - len(self.bounds))
+            options = replace(options, time_limit_s=min(left_s, max(_LEAST_S, share_s)), started_s=now)
         try:
             solved = self.solve_one(choice.graph, options)
         except Infeasible as error:
@@ -141,15 +146,19 @@ class _Search:
             proven = Scope(error.scope or Scope.RESTRICTED)
             self.note(choice, *((least, Scope.ANY_ORDER) if proven is Scope.RESTRICTED else (math.inf, proven)))
         except LimitReached as error:
-            self.refusals[self.choices.index(choice)] = error
-            self.note(choice, least, Scope.ANY_ORDER)
-            self.ending = Ending(Outcome.TIME_LIMIT)
+            self._stopped(choice, least, error)
         except Interrupted:
             if self.best is None:
                 raise
             self.stopped, self.ending = True, Ending(Outcome.INTERRUPTED)
         else:
             self._take(choice, solved)
+
+    def _stopped(self, choice: _Choice, least: float, why: LimitReached) -> None:
+        """Take note of a choice for whose search there was too little time."""
+        self.refusals[self.choices.index(choice)] = why
+        self.note(choice, least, Scope.ANY_ORDER)
+        self.ending = Ending(Outcome.TIME_LIMIT)
 
     def _take(self, choice: _Choice, solved: Solved) -> None:
         claim = solved.plan.claim
@@ -174,7 +183,8 @@ class _Search:
         asked, best = self.options.start, self.best
         if asked is not None and _parts(asked.graph) == choice.parts:
             return asked
-        if best is None or self.options.host is not None or _parts(best.plan.graph).keys() != choice.parts.keys():
+        timed = self.options.host is not None or choice.graph.overlaps  # a plan's time is another for other costs
+        if best is None or timed or _parts(best.plan.graph).keys() != choice.parts.keys():
             return None
         if not isinstance(strategy_from_spec(self.options.strategy), Pipelined):
             return None  # it starts from no plan
@@ -221,7 +231,8 @@ class _Search:
         scopes = [scope for bound, scope in bounds if bound <= low or scope is not Scope.ANY_ORDER]
         narrowest = Scope.ANY_ORDER
         for scope in scopes:
-            narrowest = scope if narrowest.contains(scope) else narrowest
+            if not scope.contains(narrowest):
+                narrowest = scope if narrowest.contains(scope) else Scope.RESTRICTED
         return low, narrowest
 
 

@@ -8,12 +8,13 @@ from itertools import product
 import pytest
 
 import remat_cli as remat
-from remat_cli.errors import Infeasible, InputError
+from remat_cli.errors import Infeasible, InputError, LimitReached
 from remat_cli.graph.document import parse_document
-from remat_cli.graph.model import Graph, Node, Operation, Region
+from remat_cli.graph.model import Graph, Node, NodeQueue, Operation, Region
 from remat_cli.plan.check import graphs_differ, other_graph
 from remat_cli.plan.io import dump_plan, plan_from_document
 from remat_cli.plan.model import ClaimStatus, Scope
+from remat_cli.planning import splitting
 from tests.bruteforce import cheapest, least_peak
 from tests.families import random_graph
 
@@ -160,3 +161,35 @@ def test_two_choices_for_one_graph_are_told_apart():
     assert said.startswith("they are the same one, with r")
     assert said.endswith("parts and with whole operations")
     assert other_graph(plan.graph, whole.graph) == ()
+
+
+def test_a_region_beside_collectives_runs_in_parts():
+    nodes = (
+        Node("gather", 4, (), (4,), queue=NodeQueue.COMMUNICATION),
+        Node("a", 3, (0,), (40,)),
+        Node("b", 3, (1,), (4,)),
+        Node("c", 1, (2, 0), (4,)),
+    )
+    region = Region("r", (2, 4), (Operation("o", (1, 2), (), (6.5, 7.0), (20, 10)),))
+    graph = Graph("beside", nodes, (3,), cost_unit="ms", splits=(region,))
+    for budget, parts, time in ((28, 2, 11.5), (18, 4, 12.0)):
+        solved = remat.solve(graph, budget, LIMITS)
+        assert solved.plan.graph.origin.parts == {"r": parts}
+        assert solved.report.replay.time == time
+
+
+def test_many_choices_share_the_time_limit(monkeypatch):
+    """Each search takes all the time that it is given; what is left without time is not searched at all."""
+    graph = next(graph for graph in map(offering, range(100)) if len(graph.splits) == 2)
+    clock, given = [0.0], []
+    monkeypatch.setattr(splitting.time, "monotonic", lambda: clock[0])
+
+    def solve_one(_, options):
+        given.append(options.time_limit_s)
+        clock[0] += options.time_limit_s
+        raise LimitReached("too little time")
+
+    with pytest.raises(LimitReached):
+        splitting.cheapest_split(graph, replace(LIMITS, time_limit_s=1.2, started_s=0.0), solve_one)
+    assert sum(given) <= 1.2 + 1e-9
+    assert 1 < len(given) < len(all_choices(graph))
