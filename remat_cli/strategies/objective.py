@@ -47,9 +47,15 @@ class Objective(ABC):
 
     copies: ClassVar[Copies]
     """The copies with which a bound must hold to count."""
-    nothing_fits: ClassVar[str]
+    nothing_fits: ClassVar[str] = Worded(
+        "no schedule in document order fits",
+        fit="no plan that keeps the order of operations fits",
+    )
     """The refusal when it is proven that no schedule in document order fits."""
-    nothing_found: ClassVar[str]
+    nothing_found: ClassVar[str] = Worded(
+        "no schedule within the budget was found",
+        fit="the search found no plan within the budget",
+    )
     """The refusal when no schedule was found, and nothing is proven."""
 
     @property
@@ -92,14 +98,6 @@ class Cost(Objective):
     """The cost of all computes; of equal costs, the lower peak is better."""
 
     copies: ClassVar[Copies] = Copies.NONE
-    nothing_fits: ClassVar[str] = Worded(
-        "no schedule in document order fits",
-        fit="no plan that keeps the order of operations fits",
-    )
-    nothing_found: ClassVar[str] = Worded(
-        "no schedule within the budget was found",
-        fit="the search found no plan within the budget",
-    )
 
     @property
     def least_peak_bytes(self) -> int | None:
@@ -176,14 +174,6 @@ class Overlap(Objective):
     budget_bytes: int | None = None
 
     copies: ClassVar[Copies] = Copies.NONE
-    nothing_fits: ClassVar[str] = Worded(
-        "no schedule in document order fits",
-        fit="no plan that keeps the order of operations fits",
-    )
-    nothing_found: ClassVar[str] = Worded(
-        "no schedule within the budget was found",
-        fit="the search found no plan within the budget",
-    )
 
     @property
     def least_peak_bytes(self) -> int | None:

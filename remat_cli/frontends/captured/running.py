@@ -99,7 +99,7 @@ class PlanBench(ABC):
 
     def difference(self, one: ComparedTensor, other: ComparedTensor) -> tuple[float, float]:
         """The largest difference relative to the largest number of ``other``; also in units in the last place."""
-        raise NotImplementedError
+        raise NotImplementedError  # asked only where something is in parts, which a bench says by in_parts
 
     def value_workspaces(self, graph: Graph) -> Sequence[int]:
         """The part of each node's workspace that is tensors, as a measurement of live tensors sees them."""
