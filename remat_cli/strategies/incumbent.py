@@ -21,6 +21,7 @@ from remat_cli.strategies.annealing.pool import Pool, Proposal, Proposals
 from remat_cli.strategies.base import Bound, Context, Found, NotFound, Schedule, Task
 from remat_cli.strategies.bounds import strongest
 from remat_cli.strategies.objective import Evaluation, Objective, objective_for, runs_too_often
+from remat_cli.strategies.overlapping.simple import simple_schedules
 from remat_cli.tolerances import SAME_COST, SETTLED
 
 if TYPE_CHECKING:
@@ -121,9 +122,11 @@ class Incumbent:
 
     @classmethod
     def of(cls, task: Task, context: Context, *, goal: Verdict = Verdict.GAP) -> Incumbent:
-        """No-remat, and the known schedules and bounds of ``task``."""
+        """No-remat, with collectives the simplest other schedules, and the known schedules and bounds of ``task``."""
         incumbent = cls.empty(task, context, goal=goal)
         incumbent.offer(range(len(task.graph.nodes)))
+        for computes in simple_schedules(task.graph) if task.graph.overlaps else ():
+            incumbent.offer(computes)
         if task.known is not None:
             for bound in task.known.bounds:
                 incumbent.raise_bound(bound)

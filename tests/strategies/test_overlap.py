@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -28,6 +29,7 @@ from remat_cli.planning.warm_start import carried
 from remat_cli.solvers.registry import SOLVERS
 from remat_cli.strategies.base import Found, Schedule
 from remat_cli.strategies.overlapping.once import time_once
+from remat_cli.strategies.overlapping.simple import simple_schedules
 from remat_cli.strategies.overlapping.walker import Walker
 from remat_cli.strategies.registry import STRATEGIES
 
@@ -198,6 +200,49 @@ def test_the_joint_plan_is_never_above_what_frameworks_do() -> None:
         joint = solved(graph, peak, "auto", limit_s=3.0)
         assert joint is not None
         assert joint.report.replay.time <= usual.report.replay.time * (1 + 1e-9)
+
+
+def converted(depth: int) -> Graph:
+    """As :func:`sharded`, but every part is converted before its gather, and put together behind it."""
+    graph, numbers = sharded(depth), dict[int, int]()
+    nodes: list[Node] = []
+    for v, node in enumerate(graph.nodes):
+        reads = tuple(
+            numbers[graph.producer[one]] + one - graph.first_value[graph.producer[one]] for one in node.inputs
+        )
+        at = sum(len(one.outputs) for one in nodes)
+        numbers[v] = at + 2 * graph.moves_freely(v)
+        if graph.moves_freely(v):
+            nodes.append(Node(f"{node.id}/cast", 1.0, (), (5,), phase=node.phase))
+            nodes.append(replace(node, inputs=(at,)))
+            nodes.append(Node(f"{node.id}/cat", 1.0, (at + 1,), (40,), phase=node.phase))
+        else:
+            nodes.append(replace(node, inputs=reads))
+    outputs = tuple(numbers[graph.producer[v]] for v in graph.outputs)
+    return replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+@pytest.mark.parametrize("made", [sharded, converted])
+def test_what_a_simple_schedule_fits_needs_no_time(made: Callable[[int], Graph]) -> None:
+    """Each gathered once and late, once more in the backward pass, or for every reader: no search has to find it."""
+    graph = made(4)
+    peaks = []
+    for computes in simple_schedules(graph):
+        seen = replay(graph, derive(graph, computes))
+        assert seen.findings == ()
+        peaks.append(seen.peak_bytes)
+        for strategy in ("overlap", "auto"):
+            assert solved(graph, seen.peak_bytes, strategy, limit_s=1e-6) is not None
+    kept, again, each = peaks
+    assert kept <= no_remat_peak(graph)
+    assert max(again, each) < kept - 2 * 40, "of four, one is gathered at a time"
+
+
+@seeded(range(60))
+def test_simple_schedules_run_whatever_the_graph(seed: int) -> None:
+    for graph in (random_sharded(seed)[0], any_tiny(seed)):
+        for computes in simple_schedules(graph):
+            assert replay(graph, derive(graph, computes)).findings == ()
 
 
 def test_reshard_gathers_again() -> None:
