@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from remat_cli.units import Budget, as_size
 if TYPE_CHECKING:
     from remat_cli.frontends.torch.train.module_call import ModuleCall
     from remat_cli.frontends.torch.train.module_plans import Unknown
+    from remat_cli.frontends.torch.train.ranks import Meeting
     from remat_cli.frontends.torch.train.report import Fitted
 
 AUTO = "auto"
@@ -211,16 +211,17 @@ class _Request:
     def fit(self, module: Any, batch: Any) -> None:
         """Fit ``module``, and say what came of it."""
         from remat_cli.frontends.torch.train.arguments import free_budget
-        from remat_cli.frontends.torch.train.distributed import is_first, least_of_all
+        from remat_cli.frontends.torch.train.module_call import unchanged_on_error
+        from remat_cli.frontends.torch.train.ranks import Meeting, is_first
 
         announcer = Announcer.of(module, quiet=not is_first())
-        budget = self.budget
-        if budget is None:
-            budget, announcer.note = free_budget(module, batch, least_of_all)
-        reserve_bytes = self.arguments["reserve_bytes"]
-        planner = CachedPlanner(budget, self.options, self.folder, reserve_bytes, announcer=announcer)
-        with announcer.until_done():
-            _fit_together(module, batch, planner, self.lengths, self.arguments)
+        meeting, budget = Meeting(), self.budget
+        with unchanged_on_error(module), meeting.together(), announcer.until_done():
+            if budget is None:
+                budget, announcer.note = free_budget(module, batch, meeting.least)
+            reserve_bytes = self.arguments["reserve_bytes"]
+            planner = CachedPlanner(budget, self.options, self.folder, reserve_bytes, announcer=announcer)
+            _fit_all(module, batch, planner, meeting, self.lengths, self.arguments)
         # Errors that were caught on the way may be in cycles, and their tracebacks hold the variables of all callers.
         # In a first call these are what a loop has of its results, which is to be gone by the backward pass.
         gc.collect()
@@ -233,8 +234,8 @@ def _require_splittable(cost: str, buckets: Sequence[int]) -> None:
     from remat_cli.frontends.torch.installed import require_torch
 
     require_torch()
-    from remat_cli.frontends.torch.train.distributed import processes
     from remat_cli.frontends.torch.train.fitting import MEASURED
+    from remat_cli.frontends.torch.train.ranks import processes
 
     if cost == MEASURED:
         raise UsageError("costs of regions in parts are not measured", hint="leave cost or split out")
@@ -260,25 +261,28 @@ def _require_loss(loss: Any, returns: Any, buckets: Sequence[int]) -> None:
         )
 
 
-def _fit_together(
-    module: Any, batch: Any, planner: CachedPlanner, lengths: Sequence[int], arguments: Mapping[str, Any]
+def _fit_all(
+    module: Any,
+    batch: Any,
+    planner: CachedPlanner,
+    meeting: Meeting,
+    lengths: Sequence[int],
+    arguments: Mapping[str, Any],
 ) -> None:
-    """Fit ``module`` in all processes at once: for batches of ``lengths``, the longest first, then for its own."""
+    """Fit ``module`` in all processes of a meeting: for batches of ``lengths``, the longest first, then for its own."""
     from remat_cli.frontends.torch.train.arguments import stretched
-    from remat_cli.frontends.torch.train.distributed import SharedPlanner, processes
+    from remat_cli.frontends.torch.train.distributed import SharedPlanner
     from remat_cli.frontends.torch.train.fitting import fit_module
-    from remat_cli.frontends.torch.train.module_call import unchanged_on_error
 
-    shared = SharedPlanner(planner, planner.plans.append)
+    shared = SharedPlanner(planner, planner.plans.append, meeting)
     # Graphs that come in training count buffers twice, since there these cannot be distinguished from inputs.
     buffer_bytes = sum(buffer.nbytes for buffer in module.buffers())
     ahead = dict(arguments) | {"reserve_bytes": arguments["reserve_bytes"] + buffer_bytes}
-    with unchanged_on_error(module), shared.together() if processes() > 1 else contextlib.nullcontext():
-        # The longest first: a percentage is of what the first batch needs.
-        for other in stretched(batch, lengths):
-            fit_module(module, other, shared, **ahead)
-        planner.reuses = bool(lengths)
-        fit_module(module, batch, shared, **arguments)
+    # The longest first: a percentage is of what the first batch needs.
+    for other in stretched(batch, lengths):
+        fit_module(module, other, shared, **ahead)
+    planner.reuses = bool(lengths)
+    fit_module(module, batch, shared, **arguments)
     planner.reuses, planner.plans_ahead = True, bool(lengths)
     planner.searches = arguments["unknown"] != "error"
 

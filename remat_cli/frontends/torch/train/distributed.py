@@ -5,39 +5,17 @@ graphs differ (batches of several lengths, parts of a model), each makes its own
 process's own too, since the others may not need one then; results do not depend on plans.
 """
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from remat_cli.errors import RematError, UsageError
+from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.train.module_plans import Planner
+from remat_cli.frontends.torch.train.ranks import Meeting, decided_by_first, is_first
 from remat_cli.frontends.torch.types import Module
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Plan
-
-Entry = TypeVar("Entry")
-
-
-def processes() -> int:
-    """The number of processes that train together."""
-    import torch
-
-    distributed = torch.distributed
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
-
-
-def is_first() -> bool:
-    """Whether this is process 0, or the only one."""
-    import torch
-
-    return processes() == 1 or torch.distributed.get_rank() == 0
-
-
-def least_of_all(number: int) -> int:
-    """The least of a number that each process has."""
-    return number if processes() == 1 else min(_gathered(number))
 
 
 def inside(module: Module) -> Module:
@@ -75,16 +53,16 @@ def require_whole(module: Module) -> None:
 
 
 class SharedPlanner:
-    """Makes the plans of all processes in process 0, inside of :meth:`together`; outside it is ``planner``.
+    """Makes the plans of all processes in process 0, while they meet; otherwise it is ``planner``.
 
     Args:
         planner: Makes plans.
         received: Called with a plan that another process made.
+        meeting: Of all processes that fit the module.
     """
 
-    def __init__(self, planner: Planner, received: Callable[[Plan], None]) -> None:
-        self._planner, self._received = planner, received
-        self._meeting = False
+    def __init__(self, planner: Planner, received: Callable[[Plan], None], meeting: Meeting) -> None:
+        self._planner, self._received, self._meeting = planner, received, meeting
 
     @property
     def budget_bytes(self) -> int | None:
@@ -110,75 +88,15 @@ class SharedPlanner:
         Raises:
             RematError: From the planner, in all of them.
         """
-        if not self._meeting:
+        if not self._meeting.open:
             return self._planner(graph)
-        requests = _gathered(("plan", _digest(graph)))
-        if any(request != requests[0] for request in requests):
+        digests = self._meeting.entries(_digest(graph))
+        if any(digest != digests[0] for digest in digests):
             return self._planner(graph)
-        import torch
-
-        first = is_first()
-        answer: list[Any] = [None]
-        try:
-            if first:
-                answer = [_answer(self._planner, graph)]
-        except BaseException as error:
-            # The others wait for an answer.
-            answer = [(None, (UsageError, f"process 0 could not plan: {type(error).__name__}: {error}", ""))]
-            raise
-        finally:
-            torch.distributed.broadcast_object_list(answer, src=0)
-        plan, problem = answer[0]
-        if problem is not None:
-            kind, message, hint = problem
-            raise kind(message, hint=hint)
-        if not first:
+        plan = decided_by_first(partial(self._planner, graph))
+        if not is_first():
             self._received(plan)
-        return plan  # type: ignore[no-any-return]  # broadcast as an object
-
-    @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """Within this context all processes plan together; it ends when all have reached its end.
-
-        Raises:
-            UsageError: If another process has failed.
-        """
-        self._meeting, failed = True, ""
-        try:
-            yield
-        except Exception as error:
-            failed = f"{type(error).__name__}: {error}"
-            raise
-        finally:
-            self._meeting = False
-            others = _until_all_are_done(failed)
-            if others and not failed:
-                raise UsageError(f"another process could not fit its module: {others}")
-
-
-def _answer(planner: Callable[[Graph], Plan], graph: Graph) -> tuple[Plan | None, tuple[type, str, str] | None]:
-    """A plan, or the error instead, in a form that can be sent."""
-    try:
-        return planner(graph), None
-    except RematError as error:
-        return None, (type(error), error.message, error.hint)
-
-
-def _until_all_are_done(failed: str) -> str:
-    """Wait for processes that still plan. Returns what the first of those that failed says."""
-    while True:
-        entries = _gathered(("done", failed))
-        if all(kind == "done" for kind, _ in entries):
-            return next((problem for _, problem in entries if problem), "")
-
-
-def _gathered(entry: Entry) -> list[Entry]:
-    """The entries of all processes, in their order."""
-    import torch
-
-    entries: list[Any] = [None] * processes()
-    torch.distributed.all_gather_object(entries, entry)
-    return entries
+        return plan
 
 
 def _digest(graph: Graph) -> str:

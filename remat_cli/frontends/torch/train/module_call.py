@@ -29,7 +29,7 @@ from remat_cli.frontends.torch.compat.dynamo import (
 )
 from remat_cli.frontends.torch.train.arguments import Arguments, require_module
 from remat_cli.frontends.torch.train.backend import Backend
-from remat_cli.frontends.torch.train.distributed import processes
+from remat_cli.frontends.torch.train.ranks import processes
 from remat_cli.frontends.torch.train.report import Fitted
 from remat_cli.frontends.torch.train.watched_step import CompiledGraph
 from remat_cli.frontends.torch.types import GraphModule, Module, Tensor
