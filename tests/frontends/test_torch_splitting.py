@@ -80,8 +80,12 @@ KINDS = {
     "llama": {"gated": True},
     "dropout": {"dropout": 0.1},
     "inner dropout": {"inner_dropout": 0.1},  # its mask is made outside
+    "autocast": {},
     "weighted": {"weight": torch.rand(WORDS, dtype=torch.float64)},
 }
+
+EXACT = [kind for kind in KINDS if kind != "autocast"]
+"""Kinds that compute in the type of their parameters."""
 
 
 @functools.cache
@@ -91,16 +95,18 @@ def graph_of(kind="gpt", dtype=torch.float64, cost="flops", reduction="mean", **
     def build():
         model = Language(**KINDS[kind], **options).to(dtype)
         model.reduction = reduction
+        if kind == "autocast":
+            model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
         shape = BATCH, LENGTH
         return model, (torch.randint(0, WORDS, shape), torch.randint(0, WORDS, shape))
 
     return export_model(build, kind, "torch:language.py:build", cost=cost, split=True)
 
 
-def ran(graph, statements, seed=0):
+def ran(graph, statements, seed=0, places=None):
     """Results of statements on a CPU, with the bytes at the peak."""
     step = read_step(graph)
-    places = place_tensors(step.given, "cpu", seed)
+    places = place_tensors(step.given, "cpu", seed) if places is None else places
     number = next(k for k, place in enumerate(step.given) if place.kind == "input" and "int" in place.spec.dtype)
     targets = next(k for k in range(number + 1, len(step.given)) if "int" in step.given[k].spec.dtype)
     places[targets].view(-1)[::4] = 3  # ignored
@@ -120,7 +126,7 @@ CHOICES = ({"loss": 2}, {"loss": 8}, {"hidden": 2}, {"hidden": 8}, {"loss": 4, "
 
 
 @pytest.mark.parametrize("parts", CHOICES, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EXACT)
 def test_in_float64_results_are_equal_to_1e_12(kind, parts):
     graph = graph_of(kind)
     wanted, _ = ran(graph, whole(graph))
@@ -134,7 +140,7 @@ def test_in_float64_results_are_equal_to_1e_12(kind, parts):
 
 
 @pytest.mark.parametrize("parts", CHOICES, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EXACT)
 def test_the_peak_is_predicted_to_the_byte(kind, parts):
     graph = split(graph_of(kind), parts)
     order = list(range(len(graph.nodes)))
@@ -192,7 +198,7 @@ def test_costs_in_parts_are_those_of_the_same_model_on_smaller_shapes():
     for region in flops.splits:
         for operation in region.operations:
             once = sum(flops.nodes[i].cost for i in (*operation.nodes, *operation.repeats))
-            assert operation.costs == pytest.approx([once] * len(region.parts), rel=1e-3)
+            assert operation.costs == pytest.approx([once] * len(region.parts), rel=2e-3)  # and adding up
     timed = graph_of(cost="roofline:a100")
     for region in timed.splits:
         for operation in region.operations:
@@ -210,10 +216,58 @@ def test_what_draws_random_numbers_and_what_leaves_the_step_is_in_no_operation()
     assert not any(graph.nodes[i].op == "mm" for i in loss.operations[0].nodes)  # the logits are whole
 
 
-def test_types_that_round_much_are_not_divided():
-    graph = graph_of(dtype=torch.bfloat16)
-    assert graph.splits == ()
-    assert graph.metadata["notes"][-1].startswith("no region of the step can run in parts")
+def with_numbers_of(graph, reference):
+    """Places of two steps with the same numbers: those of the first, rounded to its types."""
+    own = place_tensors(read_step(graph).given, "cpu", 0)
+    others = place_tensors(read_step(reference).given, "cpu", 0)
+    for one, other in zip(own, others, strict=True):
+        other.copy_(one)
+    return own, others
+
+
+ROUNDED = [("gpt", torch.bfloat16), ("llama", torch.bfloat16), ("autocast", torch.float32), ("gpt", torch.float16)]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), ROUNDED, ids=str)
+def test_of_16_bits_sums_are_as_exact_as_whole_operations(kind, dtype):
+    """Each result is no further from that of float32 than twice what rounding does to the whole operations."""
+    graph, exact = graph_of(kind, dtype), graph_of("gpt" if kind == "autocast" else kind, torch.float32)
+    places, wanted_places = with_numbers_of(graph, exact)
+    wanted, _ = ran(exact, whole(exact), places=wanted_places)
+    rounded, _ = ran(graph, whole(graph), places=places)
+    names = result_names(read_step(graph))
+    assert {region.id for region in graph.splits} >= {"hidden" if dtype is torch.float16 else "loss"}
+    for parts in ({region.id: count} for region in graph.splits for count in region.parts):
+        divided = split(graph, parts)
+        results, most = ran(divided, whole(divided), places=places)
+        assert most == peak(divided, range(len(divided.nodes)))
+        for name, one, whole_one, truth in zip(names, results, rounded, wanted, strict=True):
+            off, off_whole = ((tensor.double() - truth.double()).norm() for tensor in (one, whole_one))
+            assert off <= 2 * off_whole, (parts, name)
+
+
+def test_a_sum_in_16_bits_would_be_less_exact(monkeypatch):
+    """The test above would be worth nothing if sums in bfloat16 passed it."""
+    from remat_cli.frontends.torch.execute import division
+
+    graph, exact = graph_of("gpt", torch.bfloat16), graph_of("gpt", torch.float32)
+    places, wanted_places = with_numbers_of(graph, exact)
+    name = result_names(read_step(graph)).index("gradient of words.weight")
+    truth = ran(exact, whole(exact), places=wanted_places)[0][name]
+    divided = split(graph, {"loss": 8})
+
+    def off():
+        return (ran(divided, whole(divided), places=places)[0][name].double() - truth.double()).norm()
+
+    exactly = off()
+    monkeypatch.setattr(division, "_ADDED_WIDER", ())
+    monkeypatch.setattr(division, "_SUMMED_TYPES", ("bfloat16",))
+    assert off() > exactly
+
+
+def test_the_mean_of_a_loss_in_float16_is_not_divided():
+    """Its sum may be infinite, though the mean is not."""
+    assert "loss" not in {region.id for region in graph_of("gpt", torch.float16).splits}
 
 
 def test_label_smoothing_is_divided_or_left_whole_but_never_wrong():
@@ -240,9 +294,18 @@ def test_a_run_says_what_is_no_longer_bit_for_bit():
     assert report.in_parts.largest < 1e-12
 
 
-def test_a_wrong_sum_is_noticed(monkeypatch):
+@pytest.mark.parametrize(("kind", "dtype"), ROUNDED[:3], ids=str)
+def test_a_run_in_16_bits_accepts_what_rounding_explains(kind, dtype):
+    report = run_plan(plan_in_parts(graph_of(kind, dtype), {"loss": 8}), steps=1)
+    assert report.in_parts.within
+    assert report.in_parts.summed
+    assert report.memory.measured == report.memory.predicted
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("gpt", torch.float64), *ROUNDED[:3]], ids=str)
+def test_a_wrong_sum_is_noticed(kind, dtype, monkeypatch):
     """The comparison would be worth nothing if it said yes to everything."""
-    graph = graph_of()
+    graph = graph_of(kind, dtype)
     divided = plan_in_parts(graph, {"loss": 4})
     from remat_cli.frontends.torch.execute import in_parts
 

@@ -23,8 +23,6 @@ from remat_cli.plan.replay import Replay, Severity, replay
 _NO_NUMBERS = "OSUT"
 """Kinds of types of numpy that hold texts or objects."""
 _WHOLE = "biu"
-_MOST_UNITS = 4096
-"""Units in the last place by which sums in another order may differ: 1e-12 in float64. Untuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,10 @@ class PlanBench(ABC):
         return frozenset(), frozenset()
 
     def difference(self, one: ComparedTensor, other: ComparedTensor) -> tuple[float, float]:
-        """The largest difference relative to the largest number of ``other``; also in units in the last place."""
+        """The largest difference, and the largest that another order of sums explains.
+
+        Both are shares of the largest number of ``other``.
+        """
         raise NotImplementedError  # asked only where something is in parts, which a bench says by in_parts
 
     def value_workspaces(self, graph: Graph) -> Sequence[int]:
@@ -208,9 +209,9 @@ def _in_parts(graph: Graph, bench: PlanBench, measured: MeasuredPlan, wanted: Me
     largest, within = 0.0, True
     for one, other in zip(measured.results, wanted.results, strict=True):
         if not one.same(other):
-            relative, units = bench.difference(one, other)
+            relative, most = bench.difference(one, other)
             largest = max(largest, relative)
-            within = within and one.name in summed | others and units <= _MOST_UNITS
+            within = within and one.name in summed | others and relative <= most
     names = tuple(one.name for one in measured.results if one.name in summed)
     return RanInParts(dict(graph.origin.parts), names, len(others - summed), largest, within)
 

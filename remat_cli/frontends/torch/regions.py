@@ -332,9 +332,8 @@ class _Offered:
         most = Trial(divided, size)
         last = divided.rows - size * (parts - 1)
         rest = most if last == size else Trial(divided, last)
-        cost = math.fsum(
-            [*(self.cost(node) * (parts - 1) for node in most.nodes), *(self.cost(node) for node in rest.nodes)]
-        )
+        each, again = ([self.cost(node) for node in (*trial.nodes, *trial.sums)] for trial in (most, rest))
+        cost = math.fsum([*(cost * (parts - 1) for cost in each), *again])
         kernels = None if self.workspaces is None else self.workspaces(divided, size)
         return cost, most.peak_bytes(kernels)
 

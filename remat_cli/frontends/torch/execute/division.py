@@ -29,9 +29,11 @@ from remat_cli.frontends.torch.types import Tensor
 
 _SUMMED_TYPES = ("float32", "float64", "int64", "int32")
 """Types of tensors that are added up part by part."""
-_ROUNDED = ("float16", "bfloat16")
-"""Types whose results are not promised in parts: they round so much that another order of sums changes visible digits.
-"""
+ADDED_IN = "float32"
+"""The type in which tensors of 16 bits are added up, to be rounded once at the end: each sum of 16 bits would round."""
+_ADDED_WIDER = ("float16", "bfloat16")
+_OVERFLOWING = "float16"
+"""A mean is a sum in parts, and that of numbers of this type may be infinite though their mean is not."""
 
 ADDED_IN_PLACE = "aten.mm.default"
 """The operator whose results are added to a sum by its own kernel."""
@@ -106,7 +108,7 @@ class Divider:
         numbers = self.step.graph.values_of(node)
         if node == self.step.tangents or operation.random or copied_bytes(operation, self.device):
             raise NotDivisible
-        if any(len(tensors) != 1 or tensors[0].spec.dtype in _ROUNDED for tensors in operation.values):
+        if any(len(tensors) != 1 for tensors in operation.values):
             raise NotDivisible
         args = [self._argument(argument, reads) for argument in operation.args]
         kwargs = {key: self._argument(argument, reads) for key, argument in operation.kwargs.items()}
@@ -119,7 +121,7 @@ class Divider:
         if not states.keys() >= specs.keys():
             raise NotDivisible
         for item, state in states.items():
-            if isinstance(state, Summed) and item in specs and specs[item].dtype not in _SUMMED_TYPES:
+            if isinstance(state, Summed) and item in specs and not _can_be_added(specs[item].dtype, state):
                 raise NotDivisible
         own = list(args)
         for at, argument in found.arguments.items():
@@ -213,6 +215,13 @@ class Divider:
         return _Known(tensors[at][1], found.results[at], View(view.call, _all(own), _named(kwargs), view.item))
 
 
+def _can_be_added(dtype: str, state: Summed) -> bool:
+    """Whether results of a type can be added up, and divided at the end if they are a mean."""
+    if dtype == _OVERFLOWING:
+        return state == Summed()
+    return dtype in _SUMMED_TYPES or dtype in _ADDED_WIDER
+
+
 @dataclass(frozen=True, slots=True)
 class Division:
     """Nodes that run together, part by part.
@@ -234,6 +243,21 @@ class Division:
     def size(self, parts: int) -> int:
         """Rows of a part, of which the last may have fewer."""
         return -(-self.rows // parts)
+
+    def added_wider(self, number: int) -> bool:
+        """Whether a result is a sum in :data:`ADDED_IN`, and is rounded to its own type at the end."""
+        [returned] = self.step.tensors(number)
+        return isinstance(self.results[number], Summed) and returned.spec.dtype in _ADDED_WIDER
+
+    def added_in_place(self, call: PartCall) -> bool:
+        """Whether the operator of a call adds what it makes to the sum, so that no summand exists beside it."""
+        number, _, state = call.made[0]
+        return (
+            call.call == ADDED_IN_PLACE
+            and isinstance(state, Summed)
+            and number in self.results
+            and not self.added_wider(number)
+        )
 
     def last_uses(self) -> list[list[int]]:
         """For each call the values made by calls of the operation that no later call reads, to be freed behind it."""

@@ -15,7 +15,8 @@
             v8_0 = op3(op1(u5), part(v2_0, 0, 1, a, r))
         del u5
 
-Products that are added up are added into the sum by their own kernel. Every other summand exists beside the sum.
+Products that are added up are added into the sum by their own kernel. Every other summand exists beside the sum. Sums
+of tensors of 16 bits are of 32 bits, and rounded behind the loop.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from remat_cli.frontends.captured.origin import damaged
 from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.document import Constant, InParts, Place, Step, Value, View
 from remat_cli.frontends.torch.execute.division import (
-    ADDED_IN_PLACE,
+    ADDED_IN,
     Division,
     NotDivisible,
     Part,
@@ -113,13 +114,13 @@ class _Loop:
 
     def write(self) -> None:
         division, code = self._division, self._code
+        wider = [whole for whole in division.results if division.added_wider(whole)]
         for whole, state in division.results.items():
             if isinstance(state, Rows):  # before the loop: a part is written as soon as it is there
                 [returned] = division.step.tensors(whole)
-                dtype = code.literal(dtype_named(returned.spec.dtype))
-                empty = code.beside("empty", partial(_empty, device=code.device))
-                shape = f"{returned.spec.shape!r}, {returned.spec.stride!r}, {dtype}"
-                code.line(f"v{self._number[whole]}_0 = {empty}({shape})", self._id)
+                self._begin("empty", whole, returned.spec.dtype)
+            elif whole in wider:
+                self._begin("zeros", whole, ADDED_IN)
         size = division.size(self._parts.parts)
         code.line(f"for a in range(0, {division.rows}, {size}):", self._id)
         self._line(f"r = min({size}, {division.rows} - a)")
@@ -128,6 +129,17 @@ class _Loop:
         for whole, state in division.results.items():
             if isinstance(state, Summed) and (state.divisor != 1 or state.by is not None):
                 self._divide(whole, state)
+        for whole in wider:
+            [returned] = division.step.tensors(whole)
+            dtype = code.literal(dtype_named(returned.spec.dtype))
+            code.line(f"v{self._number[whole]}_0 = v{self._number[whole]}_0.to({dtype})", self._id)
+
+    def _begin(self, maker: str, whole: int, dtype: str) -> None:
+        """Write the result of which parts are made, ``empty`` or as ``zeros``, in a type."""
+        [returned] = self._division.step.tensors(whole)
+        made = self._code.beside(maker, partial(_MAKERS[maker], device=self._code.device))
+        form = f"{returned.spec.shape!r}, {returned.spec.stride!r}, {self._code.literal(dtype_named(dtype))}"
+        self._code.line(f"v{self._number[whole]}_0 = {made}({form})", self._id)
 
     def _divide(self, whole: int, state: Summed) -> None:
         """Write the division of a sum at the end, which makes a mean of it."""
@@ -143,7 +155,7 @@ class _Loop:
     def _call(self, call: PartCall, last: set[int]) -> None:
         """Write one call, and the end of what it is the last to read."""
         states = {number: state for number, _, state in call.made if number in self._division.results}
-        if call.call == ADDED_IN_PLACE and states and isinstance(call.made[0][2], Summed):
+        if self._division.added_in_place(call):
             total = f"v{self._number[call.made[0][0]]}_0"
             arguments = ", ".join(map(self._argument, call.args))
             self._line(f"if a: {total}.addmm_({arguments})")
@@ -161,6 +173,8 @@ class _Loop:
             total = f"v{self._number[number]}_0"
             if isinstance(state, Rows):
                 self._line(f"put({total}, {state.at}, {state.count}, a, r, u{number})")
+            elif self._division.added_wider(number):
+                self._line(f"{total}.add_(u{number})")
             else:
                 self._line(f"if a: {total}.add_(u{number})")
                 self._line(f"else: {total} = u{number}")
@@ -209,3 +223,10 @@ def _empty(shape: Sequence[int], stride: Sequence[int], dtype: Any, *, device: s
     import torch
 
     return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+
+
+def _zeros(shape: Sequence[int], stride: Sequence[int], dtype: Any, *, device: str) -> Tensor:
+    return _empty(shape, stride, dtype, device=device).zero_()
+
+
+_MAKERS = {"empty": _empty, "zeros": _zeros}

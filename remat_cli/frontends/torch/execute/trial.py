@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from remat_cli.frontends.aten.division_rules import RowCount, Summed
 from remat_cli.frontends.torch.codec import decode_data, empty_tensor, operator_named
-from remat_cli.frontends.torch.document import Constant, Place, Value, View
+from remat_cli.frontends.torch.document import Constant, Place, TensorSpec, Value, View
 from remat_cli.frontends.torch.execute.division import (
-    ADDED_IN_PLACE,
+    ADDED_IN,
     Division,
     NotDivisible,
     Part,
+    PartCall,
     part_of,
     without_data,
 )
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.frontends.torch.types import FxNode, Tensor
+
+_ADDED = "aten.add.Tensor"
 
 
 class Trial:
@@ -26,6 +30,7 @@ class Trial:
 
     Attributes:
         nodes: An FX node for each call, with what it returns.
+        sums: An FX node for each summand that is added up apart from its call.
     """
 
     def __init__(self, divided: Division, size: int) -> None:
@@ -35,6 +40,7 @@ class Trial:
         self._graph = torch.fx.Graph()
         self._made: dict[int, FxNode] = {}
         self.nodes: list[FxNode] = []
+        self.sums: list[FxNode] = []
         with without_data():
             for call in divided.calls:
                 args = [self._argument(argument) for argument in call.args]
@@ -46,6 +52,8 @@ class Trial:
                 self.nodes.append(node)
                 if any(item not in found for _, item, _ in call.made):
                     raise NotDivisible
+                if not divided.added_in_place(call):
+                    self._add(found, call)
 
     def peak_bytes(self, kernels: Sequence[int] | None = None) -> int:
         """Most bytes within a part, besides what the operation reads and returns.
@@ -54,15 +62,15 @@ class Trial:
             kernels: What each call needs besides what it reads and returns; None for nothing.
         """
         kernels = [0] * len(self.nodes) if kernels is None else kernels
+        rounded = [self._spec(number).bytes for number in self._division.results if self._division.added_wider(number)]
+        beyond = sum(rounded)  # sums of 32 bits take this beyond their results of 16
         live: dict[int, int] = {}
         peak = 0
-        results = self._division.results
         for call, node, needed, last in zip(
             self._division.calls, self.nodes, kernels, self._division.last_uses(), strict=True
         ):
             own = {item: storage_bytes(tensor) for item, tensor in tensors_in(node.meta["val"])}
-            in_place = call.call == ADDED_IN_PLACE and call.made[0][0] in results
-            if not (in_place and isinstance(call.made[0][2], Summed)):
+            if not self._division.added_in_place(call):
                 live |= {number: own[item] for number, item, _ in call.made}
                 unread = sum(own.values()) - sum(own[item] for _, item, _ in call.made)
                 peak = max(peak, sum(live.values()) + unread + needed)
@@ -70,6 +78,10 @@ class Trial:
                 peak = max(peak, sum(live.values()) + needed)
             for number in last:
                 live.pop(number, None)
+        peak += beyond
+        for size in rounded:  # one by one, each beside its sum
+            peak = max(peak, beyond + size)
+            beyond -= size
         return peak
 
     def _node(self, call: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FxNode:
@@ -83,6 +95,19 @@ class Trial:
         except Exception as error:  # operators may raise anything
             raise NotDivisible from error
         return node
+
+    def _spec(self, number: int) -> TensorSpec:
+        [returned] = self._division.step.tensors(number)
+        return returned.spec
+
+    def _add(self, found: Mapping[int | None, Tensor], call: PartCall) -> None:
+        """Note the additions of what a call makes."""
+        for number, item, state in call.made:
+            if isinstance(state, Summed) and number in self._division.results:
+                spec = self._spec(number)
+                spec = replace(spec, dtype=ADDED_IN) if self._division.added_wider(number) else spec
+                total = self._placeholder(empty_tensor(spec, self._division.device))
+                self.sums.append(self._node(_ADDED, (total, self._placeholder(found[item])), {}))
 
     def _item(self, node: FxNode, item: int) -> FxNode:
         taken = self._graph.call_function(operator.getitem, (node, item))
