@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models named-models foreign truth ablation torch-versions clean
+.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs package bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models named-models foreign truth ablation torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -120,6 +120,17 @@ graphs: setup
 # Makes the command reference, the tables and the figures in docs/ again.
 docs: setup
 	$(BIN)/python docs/generate.py
+
+# Wheel and source distribution as they would be uploaded, in dist/, with the checks of a package index.
+package: build/package/.ready
+	rm -rf dist
+	build/package/bin/python -m build --outdir dist
+	build/package/bin/twine check --strict dist/*
+
+build/package/.ready: Makefile constraints.txt
+	$(PYTHON) -m venv build/package
+	build/package/bin/python -m pip install -q -c constraints.txt build twine==7.0.0
+	touch $@
 
 # Public graphs to measure besides the project's own, where they lie beside it.
 GRAPHS ?= $(wildcard ../shared/graphs/*/*.json)

@@ -1,9 +1,10 @@
 """The package as users install it.
 
-pip, pipx and uv install the wheel and the source distribution into separate environments, with the newest versions that
-the metadata allow. In each, `remat` makes a plan of a small graph and checks it. Sizes are those on disk after that,
-including bytecode; times are medians of fresh processes. Extras are resolved, not installed. The benchmark needs the
-network, and Pythons on the PATH, from pyenv or from uv; a missing Python is left out and reported.
+pip, pipx and uv install the wheel and the source distribution into separate environments, with the newest versions
+that the metadata allow, and uv with the smallest. In each, `remat` makes a plan of a small graph and checks it. Sizes
+are those on disk after that, including bytecode; times are medians of fresh processes. Extras are resolved, not
+installed. The benchmark needs the network, and Pythons on the PATH, from pyenv or from uv; a missing Python is left
+out and reported.
 """
 
 import os
@@ -17,8 +18,10 @@ from benchmarks.frame import Column, Row, Session, Table, columns
 from benchmarks.machine import ROOT
 from benchmarks.measure import BenchmarkError, Ended, run_process, spread, succeeded
 
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 _INSTALLERS = ("pip", "pipx", "uv")
+_SMALLEST = "uv, smallest versions"
+"""Of what remat asks for itself, on the oldest Python: some of these know no newer one."""
 _LIMIT_S = 900.0
 _IMPORTS = 7
 _NOT_EXTRAS = ("dev",)
@@ -66,8 +69,9 @@ def run(session: Session) -> list[Row]:
             session.say(f"Python {version} is not here")
             rows.append(_row(version, "", "", "no such Python here"))
             continue
-        for installer in _INSTALLERS[::2] if session.quick else _INSTALLERS:
-            for archive in (wheel,) if session.quick or installer == "pipx" else (wheel, source):
+        installers = (*_INSTALLERS, _SMALLEST) if version == PYTHONS[0] else _INSTALLERS
+        for installer in _INSTALLERS[::2] if session.quick else installers:
+            for archive in (wheel,) if session.quick or installer in ("pipx", _SMALLEST) else (wheel, source):
                 session.say(f"Python {version}: {installer}, {archive.name}")
                 rows.append(_measured(session, tools, python, version, installer, archive))
                 session.keep(rows)
@@ -148,9 +152,10 @@ def install(tools: Path, python: str, installer: str, archive: Path, folder: Pat
         return Installed(folder / "home" / "venvs" / "remat" / "bin" / "python", folder / "bin" / "remat")
     environment = folder / "environment"
     inside = environment / "bin" / "python"
-    if installer == "uv":
+    if installer in ("uv", _SMALLEST):
         _step([str(tools / "uv"), "venv", "--quiet", "--python", python, str(environment)], "uv venv")
         into = ["--quiet", "--compile-bytecode", "--python", str(inside), str(archive)]
+        into += ["--resolution", "lowest-direct"] if installer == _SMALLEST else []
         _step([str(tools / "uv"), "pip", "install", *into], "uv pip install")
     else:
         _step([python, "-m", "venv", str(environment)], "making an environment")

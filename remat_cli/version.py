@@ -1,3 +1,3 @@
 """The version: the one place where it is written."""
 
-__version__ = "0.5.0.dev0"
+__version__ = "0.1.0.dev0"

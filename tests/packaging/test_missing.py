@@ -6,7 +6,8 @@ import tomllib
 
 import networkx
 import pytest
-from absent import ROOT, all_but, needed_by, normal, remat_without
+import yaml
+from absent import ROOT, all_but, normal, remat_without
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 GATHERING = {"all-solvers", "dev"}
@@ -172,20 +173,21 @@ def test_an_installation_that_lacks_what_remat_needs_says_so(folder, missing, li
     assert re.search(missing.removeprefix("py"), done.err + done.out, re.IGNORECASE)
 
 
-def test_what_the_action_installs_is_all_that_it_needs(folder):
-    """The names in action.yml; everything else that is installed here is hidden."""
-    script = (ROOT / "action.yml").read_text(encoding="utf-8")
-    names = re.search(r"names = \{([^}]*)\}", script)
-    assert names
-    kept = re.findall(r'"([\w-]+)"', names[1])
-    assert set(kept) < set(CORE)
-    hidden = all_but([*kept, "remat"]) | (set(CORE) - needed_by(kept))
+def test_what_is_listed_for_checking_is_all_that_it_needs(folder):
+    """requirements-check.txt, installed without what else its packages ask for: all that is not listed is hidden."""
+    lines = (ROOT / "requirements-check.txt").read_text(encoding="utf-8").splitlines()
+    listed = [line for line in lines if not line.startswith("#")]
+    assert set(listed) < set((ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines())
+    [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    assert hook["additional_dependencies"] == ["--no-deps", *listed]
+    hidden = all_but([]) - set(names_of(listed)) - {"remat"}
     assert {"numpy", "pyomo", "numba", "highspy", "pulp"} <= hidden
     for line, code in (
         ("check toy.plan.json old.plan.json --format github", 0),
         ("check toy.plan.json bad.json --format github --budget 80%", 2),
         ("diff toy.plan.json old.plan.json --format github", 0),
         ("diff toy.plan.json old.plan.json --format markdown", 0),
+        *((f"check toy.plan.json --format {format}", 0) for format in ("text", "json", "junit", "sarif")),
     ):
         done = remat_without(hidden, folder, line)
         assert (done.code, done.err) == (code, ""), done.err

@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.metadata import Metadata
 
 from benchmarks.measure import BenchmarkError
 from benchmarks.packages import PYTHONS, extras_of, works
@@ -68,6 +69,7 @@ def run(installed: Path, line: str, cwd: str = "/") -> subprocess.CompletedProce
 def test_the_wheel_holds_the_package_its_schemas_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     for needed in (
+        "remat/py.typed",
         "remat_cli/py.typed",
         "remat_cli/cli/main.py",
         "remat_cli/cli/commands/solve.py",
@@ -78,9 +80,9 @@ def test_the_wheel_holds_the_package_its_schemas_and_nothing_else(wheel):
     ):
         assert needed in names
     tops = {name.partition("/")[0] for name in names}
-    assert tops == {"remat_cli", f"remat-{__version__}.dist-info"}
+    assert tops == {"remat", "remat_cli", f"remat-{__version__}.dist-info"}
     assert not [name for name in names if "test" in name or "__pycache__" in name]
-    sources = {str(p.relative_to(ROOT)) for p in (ROOT / "remat_cli").rglob("*.py")}
+    sources = {str(p.relative_to(ROOT)) for top in ("remat", "remat_cli") for p in (ROOT / top).rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == sources
 
 
@@ -91,6 +93,7 @@ def test_the_wheel_tells_what_it_is(wheel):
     assert "\nRequires-Python: >=3.11\n" in metadata
     assert "\nRequires-Dist: highspy" in metadata
     assert "swiglpk" in metadata  # an extra
+    assert Metadata.from_email(metadata, validate=True).license_expression == "MIT"
     assert archive.read(f"remat-{__version__}.dist-info/entry_points.txt").decode() == (
         "[console_scripts]\nremat = remat_cli.__main__:main\n"
     )
@@ -119,6 +122,33 @@ def test_the_installed_package_is_the_one_that_runs(installed):
     package, command = shown.stdout.split()
     assert Path(package).is_relative_to(installed.parent)
     assert command == str(installed / "remat")
+
+
+def test_the_package_has_the_name_of_its_distribution_too(installed):
+    """Modules are the same under both names, or there would be two of each class."""
+    code = """
+import remat, remat_cli, remat.api.documents, remat.errors
+from remat_cli.api import documents
+assert remat is remat_cli and remat.api.documents is documents and remat.load_graph is documents.load_graph
+assert documents.__spec__.name == documents.__name__ == "remat_cli.api.documents"
+try:
+    remat.check("nowhere.json")
+except remat.errors.RematError as error:
+    print(type(error).__module__)
+try:
+    import remat.nonsense
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = run(installed, f"python -W error -c '{code}'")
+    assert (done.stdout, done.stderr) == ("remat_cli.errors\nNo module named 'remat.nonsense'\n", "")
+    asked = run(installed, "python -W error -m remat --version")
+    assert (asked.stdout, asked.stderr) == (f"remat {__version__}\n", "")
+
+
+def test_importing_by_either_name_loads_nothing_else(installed):
+    code = 'import sys, remat; print([m for m in sys.modules if m.startswith("remat_cli.") or m == "numpy"])'
+    assert run(installed, f"python -c '{code}'").stdout == "['remat_cli.version']\n"
 
 
 def test_help_and_schemas_come_from_the_wheel(installed):
