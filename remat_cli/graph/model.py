@@ -76,6 +76,8 @@ class Operation:
         repeats: Other nodes, which it computes again for itself, part by part; ascending.
         costs: The cost of all parts together, for every number of parts that the region offers.
         workspaces: Bytes needed while it runs, besides its inputs and outputs, likewise.
+        ahead_of: Nodes whose values it does not wait for, though its nodes read them. What it makes from them is
+            complete when they are there, so that whoever reads it reads them, too. It runs once.
     """
 
     id: str
@@ -83,6 +85,7 @@ class Operation:
     repeats: tuple[int, ...]
     costs: tuple[float, ...]
     workspaces: tuple[int, ...]
+    ahead_of: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ def regions_to_document(graph: Graph) -> list[dict[str, Any]]:
                     "id": operation.id,
                     "nodes": [graph.nodes[i].id for i in operation.nodes],
                     "repeats": [graph.nodes[i].id for i in operation.repeats],
+                    **({"ahead_of": [graph.nodes[i].id for i in operation.ahead_of]} if operation.ahead_of else {}),
                     "cost": [plain_number(cost) for cost in operation.costs],
                     "workspace": list(operation.workspaces),
                 }
@@ -91,6 +92,12 @@ def _operation(
         if i in nodes:
             message = f"{quote(graph.nodes[i].id)} is one of its own nodes"
             fields.report(join(at, "repeats"), message, "leave it out")
+    ahead_of = tuple(sorted({*_nodes(fields, number, item.get("ahead_of", []), join(at, "ahead_of"))}))
+    inside = {*nodes, *repeats}
+    for i in ahead_of:
+        if i in inside or not any(inside.intersection(graph.readers[v]) for v in graph.values_of(i)):
+            message = f"{quote(graph.nodes[i].id)} is not a node from which the operation reads"
+            fields.report(join(at, "ahead_of"), message, "leave it out")
     costs = tuple(float(cost) + 0.0 for cost in item["cost"])
     if sum(costs) > MAX_COST:
         fields.report(join(at, "cost"), f"all costs together are more than {MAX_COST:g}", "use a larger cost_unit")
@@ -101,7 +108,7 @@ def _operation(
             "all sizes together are more than 2^63 - 1 bytes",
             "use sizes that a machine can have",
         )
-    return Operation(item["id"], nodes, repeats, costs, workspaces)
+    return Operation(item["id"], nodes, repeats, costs, workspaces, ahead_of)
 
 
 def _nodes(fields: Fields, number: Mapping[str, int], names: Sequence[str], pointer: str) -> Iterator[int]:

@@ -25,11 +25,20 @@ class _Step:
     repeats: tuple[int, ...] = ()
     operation: tuple[Operation, int, int] | None = None
 
-    def reads(self, graph: Graph) -> list[int]:
-        """The values that come from outside, in the order in which they are first read."""
-        own = {*self.nodes, *self.repeats}
+    @property
+    def ahead_of(self) -> tuple[int, ...]:
+        """Nodes for whose values it does not wait."""
+        return () if self.operation is None else self.operation[0].ahead_of
+
+    def reads(self, graph: Graph, completed: Mapping[int, Sequence[int]]) -> list[int]:
+        """The values that come from outside, in the order in which they are first read.
+
+        ``completed``: what completes values that are made ahead, which is read together with them.
+        """
+        own, without = {*self.nodes, *self.repeats}, {*self.nodes, *self.repeats, *self.ahead_of}
         inputs = chain.from_iterable(graph.nodes[i].inputs for i in sorted(own))
-        return list(dict.fromkeys(v for v in inputs if graph.producer[v] not in own))
+        read = [v for v in inputs if graph.producer[v] not in without]
+        return list(dict.fromkeys([*read, *chain.from_iterable(completed.get(v, ()) for v in read)]))
 
 
 def split(graph: Graph, parts: Mapping[str, int]) -> Graph:
@@ -49,13 +58,14 @@ def split(graph: Graph, parts: Mapping[str, int]) -> Graph:
     if not parts:
         return graph
     steps = _steps(graph, parts)
-    order = _ordered(graph, steps)
-    wanted = {v for step in steps for v in step.reads(graph)} | set(graph.outputs)
+    completed = {v: by for step in steps for v, by in made_ahead(graph, step.nodes, step.ahead_of).items()}
+    order = _ordered(graph, steps, completed)
+    wanted = {v for step in steps for v in step.reads(graph, completed)} | set(graph.outputs)
     number: dict[int, int] = {}
     nodes = []
     for step in order:
         made = [v for i in step.nodes for v in graph.values_of(i) if step.operation is None or v in wanted]
-        inputs = tuple(number[v] for v in step.reads(graph))
+        inputs = tuple(number[v] for v in step.reads(graph, completed))
         number |= {v: len(number) + k for k, v in enumerate(made)}
         nodes.append(_node(graph, step, inputs, made))
     return Graph(
@@ -67,6 +77,16 @@ def split(graph: Graph, parts: Mapping[str, int]) -> Graph:
         graph.metadata,
         origin=Split(graph, dict(parts), tuple(number)),
     )
+
+
+def made_ahead(graph: Graph, nodes: Sequence[int], ahead_of: Sequence[int]) -> dict[int, list[int]]:
+    """The values that an operation of ``nodes`` makes ahead of ``ahead_of``, and what completes each: their values."""
+    values = [v for i in ahead_of for v in graph.values_of(i)]
+    late = set(values)
+    for i in nodes:
+        if not late.isdisjoint(graph.nodes[i].inputs):
+            late.update(graph.values_of(i))
+    return dict.fromkeys(late.difference(values), values)
 
 
 def parts_words(graph: Graph) -> str:
@@ -99,7 +119,7 @@ def least_in_parts(graph: Graph) -> Graph:
 def waits_in_a_circle(graph: Graph) -> bool:
     """Whether operations would wait for each other if every region were split; if not, none would if some are."""
     try:
-        _ordered(graph, _steps(graph, {region.id: region.parts[0] for region in graph.splits}))
+        split(graph, {region.id: region.parts[0] for region in graph.splits})
     except ValueError:
         return True
     return False
@@ -120,14 +140,14 @@ def _steps(graph: Graph, parts: Mapping[str, int]) -> list[_Step]:
     return sorted(steps, key=lambda step: step.nodes[-1])
 
 
-def _ordered(graph: Graph, steps: Sequence[_Step]) -> Iterator[_Step]:
+def _ordered(graph: Graph, steps: Sequence[_Step], completed: Mapping[int, Sequence[int]]) -> Iterator[_Step]:
     """The steps, each after those that make what it reads, and else in their order.
 
     Raises:
         ValueError: If steps wait for each other.
     """
     maker = {v: k for k, step in enumerate(steps) for i in step.nodes for v in graph.values_of(i)}
-    before = [{maker[v] for v in step.reads(graph)} for step in steps]
+    before = [{maker[v] for v in step.reads(graph, completed)} for step in steps]
     after: list[list[int]] = [[] for _ in steps]
     for k, makers in enumerate(before):
         for one in makers:
@@ -152,7 +172,8 @@ def _node(graph: Graph, step: _Step, inputs: tuple[int, ...], made: Sequence[int
     if step.operation is None:
         return replace(nodes[0], inputs=inputs)
     operation, at, count = step.operation
-    offload = tuple(graph.may_offload(v) for v in made)
+    late = made_ahead(graph, step.nodes, step.ahead_of)
+    offload = tuple(graph.may_offload(v) and v not in late for v in made)
     phases = {node.phase for node in nodes}
     return Node(
         operation.id,
@@ -160,7 +181,7 @@ def _node(graph: Graph, step: _Step, inputs: tuple[int, ...], made: Sequence[int
         inputs,
         sizes,
         operation.workspaces[at],
-        all(node.recompute for node in nodes),
+        all(node.recompute for node in nodes) and not step.ahead_of,
         offload[0] if len(set(offload)) == 1 else offload or True,
         f"split in {count}",
         phases.pop() if len(phases) == 1 else None if None in phases else Phase.LOSS,

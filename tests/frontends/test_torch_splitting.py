@@ -1,5 +1,7 @@
 """Steps with regions in parts: what is offered, and that results, memory and documents are as stated."""
 
+import contextlib
+import copy
 import functools
 import json
 import math
@@ -15,6 +17,8 @@ from remat_cli.cli.main import run
 from remat_cli.errors import Infeasible, UsageError
 from remat_cli.frontends.captured.running import without_workspace
 from remat_cli.frontends.torch.document import read_step
+from remat_cli.frontends.torch.execute.division import NotDivisible, division
+from remat_cli.frontends.torch.execute.in_parts import complete, targets_weight
 from remat_cli.frontends.torch.execute.program import program
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.measure.benches import result_names
@@ -52,14 +56,16 @@ class Block(nn.Module):
 class Language(nn.Module):
     """A small language model, with its loss."""
 
-    def __init__(self, gated=False, dropout=0.0, inner_dropout=0.0, smoothing=0.0, logits=False, weight=None):
+    def __init__(
+        self, gated=False, dropout=0.0, inner_dropout=0.0, smoothing=0.0, logits=False, weight=None, after="nothing"
+    ):
         super().__init__()
         self.words = nn.Embedding(WORDS, WIDTH)
         self.blocks = nn.Sequential(*(Block(gated, dropout, inner_dropout) for _ in range(2)))
         self.head = nn.Linear(WIDTH, WORDS, bias=gated)
         if not gated:
             self.head.weight = self.words.weight
-        self.smoothing, self.logits, self.reduction = smoothing, logits, "mean"
+        self.smoothing, self.logits, self.reduction, self.after = smoothing, logits, "mean", after
         self.register_buffer("weight", weight)
 
     def forward(self, words, targets):
@@ -72,6 +78,7 @@ class Language(nn.Module):
             label_smoothing=self.smoothing,
             reduction=self.reduction,
         )
+        loss = loss / 2 if self.after == "half" else loss
         return (loss, logits) if self.logits else loss
 
 
@@ -82,6 +89,7 @@ KINDS = {
     "inner dropout": {"inner_dropout": 0.1},  # its mask is made outside
     "autocast": {},
     "weighted": {"weight": torch.rand(WORDS, dtype=torch.float64)},
+    "half the loss": {"after": "half"},
 }
 
 EXACT = [kind for kind in KINDS if kind != "autocast"]
@@ -144,7 +152,7 @@ def test_in_float64_results_are_equal_to_1e_12(kind, parts):
 def test_the_peak_is_predicted_to_the_byte(kind, parts):
     graph = split(graph_of(kind), parts)
     order = list(range(len(graph.nodes)))
-    again = next(i for i, node in enumerate(graph.nodes) if node.id.endswith("/forward"))
+    again = next((i for i, node in enumerate(graph.nodes) if node.id.endswith("/forward")), 0)
     for computes in (order, [*order[: again + 1], again, *order[again + 1 :]]):
         statements = derive(graph, computes)
         assert ran(graph, statements)[1] == peak(graph, computes)
@@ -178,19 +186,19 @@ def test_equal_layers_are_one_region_and_the_loss_another():
     graph = graph_of()
     assert [(r.id, r.parts, len(r.operations)) for r in graph.splits] == [
         ("hidden", (2, 4, 8), 4),
-        ("loss", (2, 4, 8), 2),
+        ("loss", (2, 4, 8), 1),
     ]
-    forward, backward = graph.splits[1].operations
-    assert [graph.nodes[i].op for i in forward.nodes] == ["mm", "_log_softmax", "nll_loss_forward"]
-    assert [graph.nodes[i].op for i in backward.nodes] == [
-        "nll_loss_backward",
-        "_log_softmax_backward_data",
-        "mm",
-        "mm",
-    ]
-    assert [graph.nodes[i].op for i in backward.repeats] == ["mm", "_log_softmax"]
+    [both] = graph.splits[1].operations
+    passes = ["mm", "_log_softmax", "nll_loss_forward"], ["nll_loss_backward", "_log_softmax_backward_data", "mm", "mm"]
+    assert [graph.nodes[i].op for i in both.nodes] == [*passes[0], *passes[1]]
+    assert (both.repeats, both.ahead_of) == ((), (read_step(graph).tangents,))
     at_once = 3 * math.ceil(BATCH * LENGTH / 4) * WORDS * 8
-    assert backward.workspaces[1] == at_once  # three of the four tensors with a number for each word
+    assert both.workspaces[1] == at_once + 8  # three of the four tensors with a number for each word; and their number
+    graph = graph_of("half the loss")  # the tangent is not that of the loss in parts
+    forward, backward = graph.splits[1].operations
+    assert [[graph.nodes[i].op for i in one.nodes] for one in (forward, backward)] == [*passes]
+    assert [graph.nodes[i].op for i in backward.repeats] == ["mm", "_log_softmax"]
+    assert backward.workspaces[1] == at_once
 
 
 def test_costs_in_parts_are_those_of_the_same_model_on_smaller_shapes():
@@ -426,12 +434,11 @@ def test_fit_refuses_what_was_not_tried_in_parts():
 
 
 def test_workspaces_of_kernels_are_counted_part_by_part():
-    from remat_cli.frontends.torch.execute.division import division
     from remat_cli.frontends.torch.measure.part_workspaces import part_workspaces
 
     graph = graph_of()
-    step, loss = read_step(graph), graph.splits[-1].operations[1]
-    divided = division(step, loss.nodes, loss.repeats, BATCH * LENGTH, (), "cpu")
+    step, loss = read_step(graph), graph.splits[-1].operations[0]
+    divided = division(step, loss.nodes, loss.repeats, BATCH * LENGTH, (), "cpu", loss.ahead_of)
     before = torch.get_rng_state()
     measured = part_workspaces(divided, 5)
     assert torch.equal(before, torch.get_rng_state())
@@ -452,3 +459,50 @@ def test_a_plan_in_parts_runs_under_torch_compile():
     loss.backward()
     for one, other in zip([loss.detach(), *(p.grad for p in model.parameters())], wanted, strict=True):
         assert (one - other).abs().max() <= 1e-12 * other.abs().max()
+
+
+def test_a_loss_made_at_once_with_its_gradients_is_scaled_and_added_up_like_any_other():
+    torch.manual_seed(0)
+    models = [Language().double()]
+    models.append(copy.deepcopy(models[0]))
+    batch = tuple(torch.randint(0, WORDS, (BATCH, LENGTH)) for _ in range(2))
+    plan = plan_in_parts(graph_of(), {"loss": 4})
+    assert any(operation.ahead_of for operation in plan.graph.whole.splits[1].operations)
+    step = torch.compile(models[0], backend=remat.remat_backend(plan))
+    for scale in (1, 0.25, 3):
+        for one in (step, models[1]):
+            (one(*batch) * scale).backward()
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        assert (one.grad - other.grad).abs().max() <= 1e-12 * other.grad.abs().max()
+
+
+def test_gradients_that_are_not_linear_in_the_tangent_are_not_made_ahead_of_it():
+    graph = graph_of()
+    step, [loss] = read_step(graph), graph.splits[1].operations
+    backward = next(i for i in loss.nodes if graph.nodes[i].op == "nll_loss_backward")
+    operations = list(step.operations)
+    operations[backward] = replace(operations[backward], call="aten.nll_loss_squared.default")
+    results = [v for i in loss.nodes for v in graph.values_of(i) if v in graph.outputs]
+    for changed in (replace(step, operations=tuple(operations)), step):
+        refused = pytest.raises(NotDivisible) if changed is not step else contextlib.nullcontext()
+        with refused:
+            division(changed, loss.nodes, (), BATCH * LENGTH, results, "cpu", loss.ahead_of)
+    with pytest.raises(NotDivisible):  # only the tangent may come later
+        division(step, loss.nodes, (), BATCH * LENGTH, results, "cpu", (0,))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_weight_of_all_targets_is_that_of_the_loss(weighted):
+    targets = torch.randint(0, 7, (50,))
+    weights = torch.rand(7, dtype=torch.float64) if weighted else None
+    logs = torch.zeros(50, 7, dtype=torch.float64)
+    _, wanted = torch.ops.aten.nll_loss_forward(logs, targets, weights, 1, 3)
+    assert float(targets_weight(targets, weights, 3, torch.float64)) == pytest.approx(float(wanted), rel=1e-14)
+
+
+def test_a_second_backward_pass_does_not_find_gradients_multiplied_twice():
+    for tangent in (1.0, 2.0):
+        kept = torch.ones(3, requires_grad=True).exp()
+        complete(kept.detach(), torch.tensor(tangent))
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            kept.sum().backward()

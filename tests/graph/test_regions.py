@@ -57,6 +57,23 @@ def test_an_operation_that_repeats_nodes_reads_what_they_read():
     assert [graph.value_name(v) for v in graph.nodes[3].inputs] == ["x:0", "fwd:0", "aside:0"]
 
 
+def test_an_operation_that_is_ahead_of_a_node_does_not_wait_for_it_and_who_reads_what_it_makes_does():
+    nodes = [*NODES[:3], {"id": "scale", "inputs": ["loss"], "cost": 0, "memory": 4}, *NODES[3:]]
+    nodes[5] = {**nodes[5], "inputs": ["logits", "scale"]}
+    with pytest.raises(InputError, match="would wait for each other"):
+        graph_with(REGION, nodes=nodes)
+    offered = graph_with({**REGION, "operations": [{**HEAD, "ahead_of": ["scale"]}]}, nodes=nodes)
+    assert graph_from_document(_document(graph_to_document(offered))) == offered
+    graph = split(offered, {"loss": 2})
+    assert [node.id for node in graph.nodes] == ["x", "aside", "head", "scale", "dx"]
+    head, dx = graph.nodes[2], graph.nodes[4]
+    assert [graph.value_name(v) for v in head.inputs] == ["x:0"]
+    assert [graph.value_name(v) for v in dx.inputs] == ["head:1", "aside:0", "scale:0"]
+    assert (head.recompute, head.offload) == (False, (True, False)), (
+        "what is not complete is neither copied nor made again"
+    )
+
+
 def test_a_document_with_regions_comes_back_and_has_a_digest_of_its_own():
     graph = graph_with(REGION)
     again = graph_from_document(_document(graph_to_document(graph)))
@@ -69,6 +86,8 @@ WRONG = {
     "too few costs": ({"cost": [8]}, "has 1 entries, and the region offers 2", ""),
     "too few workspaces": ({"workspace": [8, 9, 10]}, "has 3 entries", ""),
     "its own node repeated": ({"repeats": ["logits"]}, "is one of its own nodes", ""),
+    "ahead of what it does not read": ({"ahead_of": ["aside"]}, "is not a node from which the operation reads", ""),
+    "ahead of itself": ({"ahead_of": ["loss"]}, "is not a node from which the operation reads", ""),
     "the id of a node": ({"id": "aside"}, "is the id of a node", ""),
     "a circle": ({"nodes": ["x", "aside", "dx"]}, "would wait for each other", "has to be part"),
     "a cost that is no number": ({"cost": [8, "9"]}, "expected a number", ""),

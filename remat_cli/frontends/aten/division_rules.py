@@ -136,6 +136,20 @@ def divided(name: str, asked: Asked, *, pointwise: bool) -> Divided | None:
     return None if rule is None else rule(asked)
 
 
+def linear(name: str, positions: Sequence[int]) -> bool:
+    """Whether the results of a call are linear in its arguments at ``positions`` together; False if it is not known.
+
+    The gradients that operators for backward passes return are linear in the gradient that they are given first.
+    """
+    name = name.partition(".")[0]
+    if name in {"mm", "bmm", "mul"}:
+        return len(positions) == 1
+    if name in {"add", "sub"}:
+        return list(positions) == [0, 1]
+    first = name in {"neg", "div", "sum", "clone", "_to_copy", "cat"} or name.endswith(("_backward", "_backward_data"))
+    return first and list(positions) == [0]
+
+
 def leading_rows(shape: Sequence[int], rows: int) -> Rows | None:
     """The first dimensions, as far as their product is the number of rows; None if it never is."""
     for count in range(1, len(shape) + 1):
@@ -416,6 +430,9 @@ def _joined(asked: Asked) -> Divided | None:
     return Divided((rows,))
 
 
+LIKELIHOODS = frozenset({"aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"})
+"""Operators whose second result, the weight of all targets, follows from the targets, weights and number to ignore at
+positions 1, 2 and 4."""
 _SAME = _along(1, "dim", -1)
 _GRADIENT_OF_SAME = _along(2, "dim", -1)
 RULES: Mapping[str, Rule] = {

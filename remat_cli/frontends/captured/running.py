@@ -197,8 +197,13 @@ def _whole_order(graph: Graph, order: Sequence[int]) -> list[int]:
     place = {graph.nodes[node].id: k for k, node in enumerate(order)}
     regions = [region for region in graph.whole.splits if region.id in graph.origin.parts]
     stands_for = {i: o.id for region in regions for o in region.operations for i in o.nodes}
-    nodes = graph.whole.nodes
-    return sorted(range(len(nodes)), key=lambda i: (place[stands_for.get(i, nodes[i].id)], i))
+    nodes, producer = graph.whole.nodes, graph.whole.producer
+    places: list[int] = []
+    for i, node in enumerate(
+        nodes
+    ):  # an operation that is ahead of a node has nodes that wait for it when they are whole
+        places.append(max([place[stands_for.get(i, node.id)], *(places[producer[v]] for v in node.inputs)]))
+    return sorted(range(len(nodes)), key=lambda i: (places[i], i))
 
 
 def _in_parts(graph: Graph, bench: PlanBench, measured: MeasuredPlan, wanted: MeasuredPlan) -> RanInParts | None:

@@ -38,6 +38,7 @@ from remat_cli.frontends.captured.serialiser import ITEM_BYTES as COMMON_BYTES
 from remat_cli.frontends.captured.serialiser import Dtype, Hexadecimal, Reader, Stored, stored
 from remat_cli.graph.model import Graph
 from remat_cli.graph.quoting import quote
+from remat_cli.graph.splitting import made_ahead
 from remat_cli.printable import printable
 
 FRONTEND = Frontend("torch", "PyTorch", "torch", version=1, forced="operators may be missing or do something else")
@@ -254,12 +255,14 @@ class InParts:
         repeats: Other nodes, which it computes again.
         rows: The number of rows that are divided.
         parts: The number of parts.
+        ahead_of: Nodes for whose values it does not wait.
     """
 
     nodes: tuple[int, ...]
     repeats: tuple[int, ...]
     rows: int
     parts: int
+    ahead_of: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +279,7 @@ class Step:
         device: Kind of device that it was captured for; None if unknown.
         parts: The nodes that run others in parts.
         whole: The step with whole operations, if there are such.
+        ahead: The values that nodes in parts make for tangents of one, and that the tangents are multiplied into.
     """
 
     graph: Graph
@@ -287,6 +291,7 @@ class Step:
     device: str | None = None
     parts: Mapping[int, InParts] = field(default_factory=dict)
     whole: Step | None = None
+    ahead: tuple[int, ...] = ()
 
     def tensors(self, value: int) -> tuple[Returned, ...]:
         """The tensors in a value."""
@@ -374,7 +379,9 @@ def _with_parts(whole: Step, graph: Graph) -> Step:
         for operation in region.operations if region.id in origin.parts else ():
             at = f"metadata.{ROWS}.{operation.id}"
             rows = reader.number(stated.get(operation.id) if isinstance(stated, dict) else None, at)
-            in_parts[operation.id] = InParts(operation.nodes, operation.repeats, rows, origin.parts[region.id])
+            in_parts[operation.id] = InParts(
+                operation.nodes, operation.repeats, rows, origin.parts[region.id], operation.ahead_of
+            )
     number = {node.id: k for k, node in enumerate(whole.graph.nodes)}
     old, new = origin.values, {value: k for k, value in enumerate(origin.values)}
     parts = {k: in_parts[node.id] for k, node in enumerate(graph.nodes) if node.id in in_parts}
@@ -390,7 +397,17 @@ def _with_parts(whole: Step, graph: Graph) -> Step:
         Result(r.kind, r.of, r.tensor if r.kind == "dropped" else _renumbered(r.tensor, new)) for r in whole.results
     )
     tangents = next(k for k, operation in enumerate(operations) if operation.call == TANGENTS)
-    return Step(graph, tuple(operations), whole.places, whole.constants, results, tangents, whole.device, parts, whole)
+    late = [v for one in parts.values() for v in made_ahead(whole.graph, one.nodes, one.ahead_of) if v in new]
+    return replace(
+        whole,
+        graph=graph,
+        operations=tuple(operations),
+        results=results,
+        tangents=tangents,
+        parts=parts,
+        whole=whole,
+        ahead=tuple(sorted(new[v] for v in late)),
+    )
 
 
 def _outside(step: Step, parts: InParts, reads: Mapping[int, int]) -> Iterator[Tensor]:

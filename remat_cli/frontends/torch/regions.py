@@ -33,6 +33,8 @@ _LEAST_SHARE = 0.01
 """A region is offered if it spares at least this share of all values of the graph together. Untuned."""
 _PRODUCTS = frozenset({"aten.mm.default", "aten.addmm.default"})
 _LOSS = frozenset({"aten.nll_loss_forward.default"})
+_APART, _AT_ONCE = ("forward", "backward"), ("both",)
+"""The operations of a region: one for each pass; or one for both, which is quicker, since it repeats nothing."""
 _NONE = "no region of the step can run in parts, or would take much less memory so"
 
 NodeCost = Callable[[FxNode], float]
@@ -62,10 +64,13 @@ def with_regions(graph: Graph, cost: NodeCost, workspaces: Workspaces | None = N
     regions: list[Region] = []
     rows_of: dict[str, int] = {}
     for group in groups:
-        region = offered.region(_name(step, group, regions), group)
-        if region is not None and not waits_in_a_circle(replace(graph, splits=(*regions, region))):
-            regions.append(region)
-            rows_of |= {operation.id: group.rows for operation in region.operations}
+        name = _name(step, group, regions)
+        for kinds in (_AT_ONCE, _APART):
+            region = offered.region(name, group, kinds)
+            if region is not None and not waits_in_a_circle(replace(graph, splits=(*regions, region))):
+                regions.append(region)
+                rows_of |= {operation.id: group.rows for operation in region.operations}
+                break
     if not regions:
         notes = [*graph.metadata.get("notes", ()), _NONE]
         return replace(graph, metadata=graph.metadata | {"notes": notes})
@@ -295,18 +300,21 @@ class _Offered:
     cost: NodeCost
     workspaces: Workspaces | None
 
-    def region(self, name: str, group: _Group) -> Region | None:
-        """The region of equal components; None if it is not worth it."""
+    def region(self, name: str, group: _Group, kinds: Sequence[str]) -> Region | None:
+        """The region of equal components, with an operation for each kind; None if it cannot be or is not worth it."""
         graph = self.step.graph
+        if kinds == _AT_ONCE and not _only_reader(self.step, group):
+            return None
         menu = [parts for parts in _MENU if -(-group.rows // parts) * (parts - 1) < group.rows]
         first, costs = group.members[0], dict[str, list[tuple[float, int]]]()
         spared = 0
-        for kind in ("forward", "backward"):
+        for kind in kinds:
             nodes, repeats = _nodes_of(first, kind)
             if nodes:
                 results = _left(graph, first, kind)
+                ahead_of = self._ahead_of(kind)
                 try:
-                    divided = division(self.step, nodes, repeats, group.rows, results, self.device)
+                    divided = division(self.step, nodes, repeats, group.rows, results, self.device, ahead_of)
                     costs[kind] = [self._of(divided, parts) for parts in menu]
                     at_once = Trial(divided, group.rows).peak_bytes()
                 except NotDivisible:
@@ -319,12 +327,13 @@ class _Offered:
             within = f"{name}/{k}" if len(group.members) > 1 else name
             for kind, found in costs.items():
                 nodes, repeats = _nodes_of(member, kind)
-                operations.append(
-                    Operation(
-                        f"{within}/{kind}", nodes, repeats, tuple(c for c, _ in found), tuple(w for _, w in found)
-                    )
-                )
+                costs_of, spaces = zip(*found, strict=True)
+                operations.append(Operation(f"{within}/{kind}", nodes, repeats, costs_of, spaces, self._ahead_of(kind)))
         return Region(name, tuple(menu), tuple(operations), f"{group.rows:,} rows")
+
+    def _ahead_of(self, kind: str) -> tuple[int, ...]:
+        """The nodes for which an operation does not wait."""
+        return (self.step.tangents,) if kind in _AT_ONCE else ()
 
     def _of(self, divided: Division, parts: int) -> tuple[float, int]:
         """Cost and workspace of a division in so many parts."""
@@ -338,8 +347,19 @@ class _Offered:
         return cost, most.peak_bytes(kernels)
 
 
+def _only_reader(step: Step, group: _Group) -> bool:
+    """Whether a single component has all of the backward pass that reads the only tangent, and a forward pass."""
+    tangents = step.graph.values_of(step.tangents)
+    if len(group.members) != 1 or len(tangents) != 1 or not group.members[0].forward:
+        return False
+    readers = step.graph.readers[tangents[0]]
+    return bool(readers) and group.members[0].nodes.issuperset(readers)
+
+
 def _nodes_of(component: _Component, kind: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Nodes and repeated nodes of one pass."""
+    """Nodes and repeated nodes of one pass, or of both."""
+    if kind in _AT_ONCE:
+        return (*component.forward, *component.backward), ()
     return (component.forward, ()) if kind == "forward" else (component.backward, component.repeats)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_cli.errors import RematError
 from remat_cli.frontends.aten.division_rules import (
+    LIKELIHOODS,
     WHOLE,
     Asked,
     Operand,
@@ -19,13 +20,15 @@ from remat_cli.frontends.aten.division_rules import (
     Whole,
     divided,
     leading_rows,
+    linear,
 )
 from remat_cli.frontends.torch.codec import decode, decode_data, empty_tensor, operator_named
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, new_fake_mode, silent_fakes
-from remat_cli.frontends.torch.document import Constant, Input, Place, Step, Value, View
+from remat_cli.frontends.torch.document import Constant, Input, Operation, Place, Step, Value, View, tensors_read
 from remat_cli.frontends.torch.execute.strides import copied_bytes
 from remat_cli.frontends.torch.tensors import tensors_in
 from remat_cli.frontends.torch.types import Tensor
+from remat_cli.graph.splitting import made_ahead
 
 _SUMMED_TYPES = ("float32", "float64", "int64", "int32")
 """Types of tensors that are added up part by part."""
@@ -70,6 +73,25 @@ class PartCall:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     made: tuple[tuple[int, int | None, State], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetsWeight:
+    """The weight of all targets, which is computed before the first part.
+
+    Attributes:
+        value: Its value.
+        targets: The targets.
+        weights: The weight of each class, if classes have weights.
+        ignored: The number of targets that do not count.
+        dtype: Its type.
+    """
+
+    value: int
+    targets: Any
+    weights: Any
+    ignored: int
+    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +254,8 @@ class Division:
         device: Kind of device that the step is for.
         calls: What runs for each part, in order.
         results: How the values are divided that others read.
+        ones: The tangents for which it does not wait: ones stand for them.
+        weights: What is computed before the first part.
     """
 
     step: Step
@@ -239,6 +263,13 @@ class Division:
     device: str
     calls: tuple[PartCall, ...]
     results: Mapping[int, State]
+    ones: frozenset[int] = frozenset()
+    weights: tuple[TargetsWeight, ...] = ()
+
+    @property
+    def before_bytes(self) -> int:
+        """Bytes of what is computed before the first part."""
+        return sum(tensor.spec.bytes for one in self.weights for tensor in self.step.tensors(one.value))
 
     def size(self, parts: int) -> int:
         """Rows of a part, of which the last may have fewer."""
@@ -271,7 +302,13 @@ class Division:
 
 
 def division(
-    step: Step, nodes: Sequence[int], repeats: Sequence[int], rows: int, results: Sequence[int], device: str
+    step: Step,
+    nodes: Sequence[int],
+    repeats: Sequence[int],
+    rows: int,
+    results: Sequence[int],
+    device: str,
+    ahead_of: Sequence[int] = (),
 ) -> Division:
     """How ``nodes`` and the repeated ones run in parts.
 
@@ -282,34 +319,88 @@ def division(
         rows: The number of rows.
         results: The values of ``nodes`` that others read.
         device: Kind of device that the step is for.
+        ahead_of: The node of the tangents, if they do not wait for it.
 
     Raises:
         NotDivisible: If they cannot.
     """
     divider = Divider(step, rows, device)
-    calls = []
+    ones = _ones(step, nodes, ahead_of)
+    calls, weights = [], list[TargetsWeight]()
     with without_data():
         for node in sorted({*nodes, *repeats}):
-            try:
-                call = divider.call(node)
-            except RematError:
-                raise
-            except Exception as error:  # operators may raise anything
-                raise NotDivisible from error
-            # What depends on no rows would be computed again for each part.
-            if not any(isinstance(one, Part | Value) for one in tensors_of((*call.args, *call.kwargs.values()))):
-                raise NotDivisible
+            call = _call(divider, node)
+            if ones and call.call in LIKELIHOODS:
+                weights += [_weight(step, call, number) for number, item, _ in call.made if item == 1]
+                call = replace(call, made=tuple(one for one in call.made if one[1] == 0))
             calls.append(call)
             divider.made |= {number: state for number, _, state in call.made}
+            divider.made |= dict.fromkeys((one.value for one in weights), WHOLE)
     for call in calls:
         beside = {item for number, item, _ in call.made if number in results}
         for number, _, state in call.made:
-            if number in results and (
-                isinstance(state, Whole)
-                or (isinstance(state, Summed) and state.by is not None and state.by not in beside)
-            ):
+            by = state.by if isinstance(state, Summed) and number in results else None
+            if by is not None and by not in beside and not (ones and call.call in LIKELIHOODS):
                 raise NotDivisible
-    return Division(step, rows, device, tuple(calls), {number: divider.made[number] for number in results})
+    states = {number: divider.made[number] for number in results}
+    if any(isinstance(state, Whole) for state in states.values()):
+        raise NotDivisible
+    return Division(step, rows, device, tuple(calls), states, ones, tuple(weights))
+
+
+def _call(divider: Divider, node: int) -> PartCall:
+    """The call of a node for a part; what depends on no rows would be computed again for each, and has none.
+
+    Raises:
+        NotDivisible: If it has none.
+    """
+    try:
+        call = divider.call(node)
+    except RematError:
+        raise
+    except Exception as error:  # operators may raise anything
+        raise NotDivisible from error
+    if not any(isinstance(one, Part | Value) for one in tensors_of((*call.args, *call.kwargs.values()))):
+        raise NotDivisible
+    return call
+
+
+def _ones(step: Step, nodes: Sequence[int], ahead_of: Sequence[int]) -> frozenset[int]:
+    """The tangent for which nodes do not wait, if there is one; all that they make of it has to be linear in it.
+
+    Raises:
+        NotDivisible: If it is not.
+    """
+    if not ahead_of:
+        return frozenset()
+    tangents = step.graph.values_of(step.tangents)
+    if tuple(ahead_of) != (step.tangents,) or len(tangents) != 1 or step.tensors(tangents[0])[0].spec.shape:
+        raise NotDivisible
+    late = {*tangents, *made_ahead(step.graph, nodes, ahead_of)}
+    if any(tensor.spec.dtype == _OVERFLOWING for value in late for tensor in step.tensors(value)):
+        raise NotDivisible  # a scaled loss is to keep these from vanishing
+    for node in nodes:
+        operation, reads = step.operations[node], step.graph.nodes[node].inputs
+        if not late.isdisjoint(reads) and not linear(
+            operation.call.removeprefix("aten."), _positions(operation, reads, late)
+        ):
+            raise NotDivisible
+    return frozenset(tangents)
+
+
+def _positions(operation: Operation, reads: Sequence[int], values: set[int]) -> list[int]:
+    """The positions of the arguments that are, or hold, some of ``values``; -1 for those by name."""
+    arguments = [*enumerate(operation.args), *((-1, argument) for argument in operation.kwargs.values())]
+    return [
+        at
+        for at, argument in arguments
+        if any(isinstance(t, Input) and reads[t.position] in values for t in tensors_read([argument]))
+    ]
+
+
+def _weight(step: Step, call: PartCall, value: int) -> TargetsWeight:
+    [returned] = step.tensors(value)
+    return TargetsWeight(value, call.args[1], call.args[2], call.args[4], returned.spec.dtype)
 
 
 @contextmanager

@@ -167,6 +167,7 @@ def _backward(
     writer.line("args.clear()")
     for name, event in events.items():
         writer.line(f"{event} = host.handed_over({name})")
+    writer.complete(value for value in step.ahead if value in cut.values)
     writer.write(statements, held)
     for value in [*writer.filling, *writer.leaving]:
         writer.settle(value)

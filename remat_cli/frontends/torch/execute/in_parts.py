@@ -80,7 +80,8 @@ def divided_node(step: Step, index: int) -> Division:
     assert origin is not None
     results = [origin.values[value] for value in step.graph.values_of(index)]
     try:
-        return division(step.whole, parts.nodes, parts.repeats, parts.rows, results, step.device or "cpu")
+        device = step.device or "cpu"
+        return division(step.whole, parts.nodes, parts.repeats, parts.rows, results, device, parts.ahead_of)
     except NotDivisible:
         at = f"splits: {step.graph.nodes[index].id}"
         raise damaged(step.whole.graph, at, "its nodes cannot run in parts") from None
@@ -109,6 +110,7 @@ class _Loop:
         self._id = graph.nodes[index].id
         self._number = {whole: number for number, whole in enumerate(graph.origin.values)}
         self._own = {number for call in division.calls for number, _, _ in call.made}
+        self._own |= {one.value for one in division.weights}
         code.beside("part", part)
         code.beside("put", put)
 
@@ -121,6 +123,12 @@ class _Loop:
                 self._begin("empty", whole, returned.spec.dtype)
             elif whole in wider:
                 self._begin("zeros", whole, ADDED_IN)
+        if division.weights:
+            code.line(f"a, r = 0, {division.rows}")
+        for weight in division.weights:
+            given = ", ".join(map(self._argument, (weight.targets, weight.weights, weight.ignored)))
+            of = code.beside("targets_weight", targets_weight)
+            code.line(f"u{weight.value} = {of}({given}, {code.literal(dtype_named(weight.dtype))})", self._id)
         size = division.size(self._parts.parts)
         code.line(f"for a in range(0, {division.rows}, {size}):", self._id)
         self._line(f"r = min({size}, {division.rows} - a)")
@@ -133,6 +141,8 @@ class _Loop:
             [returned] = division.step.tensors(whole)
             dtype = code.literal(dtype_named(returned.spec.dtype))
             code.line(f"v{self._number[whole]}_0 = v{self._number[whole]}_0.to({dtype})", self._id)
+        if division.weights:
+            code.line("del " + ", ".join(f"u{weight.value}" for weight in division.weights))
 
     def _begin(self, maker: str, whole: int, dtype: str) -> None:
         """Write the result of which parts are made, ``empty`` or as ``zeros``, in a type."""
@@ -144,7 +154,9 @@ class _Loop:
     def _divide(self, whole: int, state: Summed) -> None:
         """Write the division of a sum at the end, which makes a mean of it."""
         by = str(state.divisor)
-        if state.by is not None:
+        if state.by is not None and self._division.weights:
+            by = f"u{self._division.weights[0].value}"
+        elif state.by is not None:
             made = next(call.made for call in self._division.calls if whole in {number for number, _, _ in call.made})
             by = next(f"v{self._number[number]}_0" for number, item, _ in made if item == state.by)
         self._code.line(f"v{self._number[whole]}_0.div_({by})", self._id)
@@ -195,6 +207,9 @@ class _Loop:
                 return "r"
             case Part(tensor, rows):
                 return f"part({self._argument(tensor)}, {rows.at}, {rows.count}, a, r)"
+            case Value(number) if number in self._division.ones:
+                [returned] = self._division.step.tensors(number)
+                return self._code.literal(_one(returned.spec.dtype, self._code.device))
             case Value(number, inner):
                 return f"u{number}" if number in self._own else f"v{self._number[number]}_{inner}"
             case Place(number):
@@ -217,6 +232,31 @@ def part(tensor: Tensor, at: int, count: int, start: int, rows: int) -> Tensor:
 def put(tensor: Tensor, at: int, count: int, start: int, rows: int, value: Tensor) -> None:
     """Write a part of a tensor."""
     part_of(tensor, Rows(at, count), start, rows).copy_(value)
+
+
+def targets_weight(targets: Tensor, weights: Tensor | None, ignored: int, dtype: Any) -> Tensor:
+    """The weight of all targets, as ``nll_loss_forward`` returns it: their number, without those that are ignored."""
+    counted = targets != ignored
+    if weights is None:
+        return counted.sum(dtype=dtype)
+    return weights.index_select(0, targets.flatten()[counted.flatten()]).sum(dtype=dtype)
+
+
+def complete(tensor: Tensor, tangent: Tensor) -> None:
+    """Multiply a gradient, which was computed for a tangent of one, by the tangent.
+
+    It counts as changed in any case, so that autograd refuses a second backward pass, which would find it multiplied.
+    """
+    if tangent == 1:
+        tensor.narrow(0, 0, 0).zero_()
+    else:
+        tensor.mul_(tangent)
+
+
+def _one(dtype: str, device: str) -> Tensor:
+    import torch
+
+    return torch.ones((), dtype=dtype_named(dtype), device=device)
 
 
 def _empty(shape: Sequence[int], stride: Sequence[int], dtype: Any, *, device: str) -> Tensor:

@@ -5,7 +5,7 @@ step costs little more than the dispatch of its operators.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -28,7 +28,7 @@ from remat_cli.frontends.torch.document import (
     read_step,
 )
 from remat_cli.frontends.torch.execute.host_copies import HostLink
-from remat_cli.frontends.torch.execute.in_parts import write_parts
+from remat_cli.frontends.torch.execute.in_parts import complete, write_parts
 from remat_cli.frontends.torch.execute.out_of_memory import no_memory, out_of_memory
 from remat_cli.frontends.torch.execute.strides import OTHER_STRIDES, in_layout
 from remat_cli.graph.model import Graph
@@ -249,6 +249,7 @@ class Writer:
         if index == self.step.tangents:
             for k, value in enumerate(numbers):
                 self.line(f"v{value}_0 = tangent({k})", node.id)
+            self.complete(self.step.ahead)
             return
         if index in self.step.parts:
             write_parts(self, index)
@@ -277,6 +278,13 @@ class Writer:
             self.line("set_state(now)")
         if repeated and self.done[index] == self.repeats[index]:
             self.line(f"del s{index}")
+
+    def complete(self, values: Iterable[int]) -> None:
+        """Write that the tangent, which is there now, is multiplied into values that were made ahead of it."""
+        for value in values:
+            self.names["complete"] = complete
+            [tangent] = self.step.graph.values_of(self.step.tangents)
+            self.line(f"complete(v{value}_0, v{tangent}_0)")
 
     def _in_layout(self, index: int) -> None:
         """Give the results of a node the strides that the graph says, since its readers may rely on them."""

@@ -82,7 +82,7 @@ class Trial:
         for size in rounded:  # one by one, each beside its sum
             peak = max(peak, beyond + size)
             beyond -= size
-        return peak
+        return peak + self._division.before_bytes
 
     def _node(self, call: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FxNode:
         import torch
