@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from remat_cli.api.pipelining import pipeline as pipeline
     from remat_cli.api.showing import describe as describe
     from remat_cli.api.showing import figure as figure
+    from remat_cli.api.showing import load_snapshot as load_snapshot
     from remat_cli.api.showing import page as page
     from remat_cli.api.showing import save_figure as save_figure
     from remat_cli.api.showing import save_page as save_page
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from remat_cli.planning.pipelining import Pipeline as Pipeline
     from remat_cli.planning.policies import Policy as Policy
     from remat_cli.planning.solved import Solved as Solved
+    from remat_cli.reports.snapshot import Recorded as Recorded
     from remat_cli.units import Budget as Budget
 else:
     _NAMES = {
@@ -119,7 +121,7 @@ else:
         "remat_cli.api.partitioning": ("RematPartitioner",),
         "remat_cli.api.pipelining": ("pipeline",),
         "remat_cli.api.memory": ("FitsAnswer", "fits"),
-        "remat_cli.api.showing": ("describe", "figure", "page", "save_figure", "save_page"),
+        "remat_cli.api.showing": ("describe", "figure", "load_snapshot", "page", "save_figure", "save_page"),
         "remat_cli.api.solving": ("max_batch", "one_forward", "policy", "solve", "solve_curve", "solve_smallest"),
         "remat_cli.control": ("Ending", "Outcome", "Progress"),
         "remat_cli.errors": (
@@ -159,6 +161,7 @@ else:
         "remat_cli.planning.pipelining": ("Pipeline",),
         "remat_cli.planning.policies": ("Policy",),
         "remat_cli.planning.solved": ("Solved",),
+        "remat_cli.reports.snapshot": ("Recorded",),
         "remat_cli.units": ("Budget",),
     }
     """The public names of each module."""

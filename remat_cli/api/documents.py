@@ -12,13 +12,15 @@ from typing import IO, TYPE_CHECKING, Any
 
 from remat_cli.api.arguments import as_path
 from remat_cli.errors import InputError, Problem, UsageError, Worded, wrong_type
-from remat_cli.files import decoded, read_text, write_text
+from remat_cli.files import decoded, read_bytes, read_text, write_text
+from remat_cli.frontends.cuda_snapshot import MAGIC, snapshot_of
 from remat_cli.graph.document import Document, format_of, kind_of, parse_document
 from remat_cli.graph.io import document_text, graph_from_document, graph_to_document
 from remat_cli.graph.model import Graph
 from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, is_node_link
 from remat_cli.plan.io import dump_plan, plan_from_document
 from remat_cli.plan.model import Plan
+from remat_cli.plan.snapshot import Snapshot
 from remat_cli.registry import suggestion
 from remat_cli.tracebacks import door
 
@@ -98,11 +100,35 @@ def read_source(path: str) -> Document:
         InputError: If the file cannot be read, or is not well-formed.
         UsageError: If the file is a model.
     """
+    _refuse_model(path)
+    return parse_source(*read_text(path))
+
+
+def read_shown(path: str, keys: str | None = None) -> Graph | Plan | Snapshot:
+    """The graph, the plan or the recording of CUDA memory in a file.
+
+    Raises:
+        InputError, UsageError: If it is none of these, or there are ``keys`` for something else than a node-link graph.
+    """
+    _refuse_model(path)
+    data, name = read_bytes(path)
+    if not data.startswith(MAGIC):
+        return graph_or_plan(parse_source(decoded(data, name), name), keys)
+    _refuse_keys(keys, "this is a recording of memory")
+    return snapshot_of(data, name)
+
+
+def _refuse_model(path: str) -> None:
     if path.lower().endswith((".onnx", ".pt2")):
         raise UsageError(
             f"{path} is a model, not a graph", hint=f"make a graph of it: remat convert {path} -o graph.json"
         )
-    return parse_source(*read_text(path))
+
+
+def _refuse_keys(keys: str | None, what: str) -> None:
+    if keys is not None:
+        message = f"for node-link graphs, but {what}"
+        raise UsageError(Worded(f"keys are {message}", f"--keys is {message}"), hint="leave it out")
 
 
 def parse_source(text: str, source: str) -> Document:
@@ -147,9 +173,7 @@ def graph_or_plan(document: Document, keys: str | None = None) -> Graph | Plan:
     """
     if kind_of(document) != "plan":
         return graph_of(document, keys)
-    if keys is not None:
-        message = "for node-link graphs, but this is a plan"
-        raise UsageError(Worded(f"keys are {message}", f"--keys is {message}"), hint="leave it out")
+    _refuse_keys(keys, "this is a plan")
     return plan_from_document(document)
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remat_cli.api.arguments import as_path, as_whole
-from remat_cli.api.documents import Source, document_of, graph_or_plan
+from remat_cli.api.documents import Source, as_plan, document_of, graph_or_plan
 from remat_cli.errors import UsageError, wrong_type
 from remat_cli.extras import require_drawing
 from remat_cli.files import write_bytes, write_text
+from remat_cli.frontends.cuda_snapshot import read_snapshot
 from remat_cli.graph.model import Graph
 from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import Report, check
@@ -35,6 +36,7 @@ from remat_cli.reports.explanation import explanation_text
 from remat_cli.reports.fits import FitsFacts, fits_document, fits_markdown, fits_text
 from remat_cli.reports.graph import graph_summary_document, graph_text
 from remat_cli.reports.plan import plan_text
+from remat_cli.reports.snapshot import Recorded, recorded, snapshot_document, snapshot_text
 from remat_cli.reports.style import Style
 from remat_cli.reports.timeline import plan_show
 from remat_cli.reports.worth import worth_csv, worth_document, worth_text
@@ -46,10 +48,21 @@ if TYPE_CHECKING:
     from remat_cli.planning.solved import Solved
 
     Described = (
-        Graph | Plan | Solved | Report | Curve | MaxBatch | Comparison | Linked | Worth | Difference | Explanation
+        Graph
+        | Plan
+        | Solved
+        | Report
+        | Curve
+        | MaxBatch
+        | Comparison
+        | Linked
+        | Worth
+        | Difference
+        | Explanation
+        | Recorded
     )
     Drawn = Graph | Plan | Solved | Comparison | Linked
-    Paged = Drawn | Curve | Worth
+    Paged = Drawn | Curve | Worth | Recorded
 
 FIGURES = ("svg", "png")
 MOST_COLUMNS = 10_000
@@ -97,6 +110,25 @@ def save_page(shown: Paged | Source, path: str | PathLike[str], *, cdn: bool = F
         InputError, UsageError: As :func:`page`, or if the file cannot be written.
     """
     write_text(as_path(path), page(shown, cdn=cdn))
+
+
+@door
+def load_snapshot(path: str | PathLike[str], plan: Plan | Solved | Source | None = None) -> Recorded:
+    """A recording of CUDA memory that ``torch.cuda.memory._dump_snapshot`` wrote, for :func:`describe` and others.
+
+    The file is a pickle; only plain data is read from it, and nothing in it runs. PyTorch is not needed.
+
+    Args:
+        path: The file; ``-`` for standard input.
+        plan: A plan of the step that was recorded, beside which it is shown: tensors by size, planned and recorded.
+
+    Raises:
+        InputError, UsageError: If the file is no such recording, or the plan is invalid.
+    """
+    snapshot = read_snapshot(as_path(path))
+    if plan is None:
+        return recorded(snapshot)
+    return recorded(snapshot, check(as_plan(plan)), plan if isinstance(plan, str) else "the plan")
 
 
 @door
@@ -150,6 +182,7 @@ _TEXTS: dict[type, Callable[[Any, Style], str]] = {
     Worth: worth_text,
     FitsFacts: fits_text,
     Explanation: explanation_text,
+    Recorded: snapshot_text,
     Difference: lambda difference, style: diff_text(difference, beyond(difference), style),
 }
 
@@ -174,6 +207,7 @@ _DOCUMENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
     Linked: linked_document,
     Worth: worth_document,
     FitsFacts: fits_document,
+    Recorded: snapshot_document,
 }
 _CSV: dict[type, Callable[[Any], str]] = {Comparison: comparison_csv, Linked: linked_csv, Worth: worth_csv}
 
@@ -208,6 +242,7 @@ def page_of(shown: Any, made_by: str, *, cdn: bool = False) -> str:
     from remat_cli.reports.web.graph import graph_page
     from remat_cli.reports.web.page import Page, render_page
     from remat_cli.reports.web.plan import plan_page
+    from remat_cli.reports.web.snapshot import snapshot_page
 
     pages: dict[type, Callable[[Any], Page]] = {
         Plan: lambda plan: plan_page(check(plan), plan),
@@ -216,10 +251,11 @@ def page_of(shown: Any, made_by: str, *, cdn: bool = False) -> str:
         Linked: linked_page,
         Worth: worth_page,
         FitsFacts: fits_page,
+        Recorded: snapshot_page,
         Curve: lambda curve: curve_page(curve.graph, curve_rows(curve)),
     }
     if type(shown) not in pages:
-        raise wrong_type("shown", shown, "a graph, a plan, a comparison, a curve or a worth")
+        raise wrong_type("shown", shown, "a graph, a plan, a comparison, a curve, a worth or a recording")
     return render_page(pages[type(shown)](shown), made_by, cdn=cdn)
 
 

@@ -15,6 +15,8 @@ from remat_cli.printable import printable
 
 _OWN = Path(__file__).parents[1]
 """The folder of remat."""
+_STANDARD = re.compile(r"[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages)")
+"""The folder of the standard library, of a machine whose Python is not this one."""
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(\w+)_at_\d+$")
 """PyTorch's name for the rest of a function behind a graph break."""
 Frame = tuple[str, int, str]
@@ -129,12 +131,15 @@ def place_in(frames: Sequence[Frame], package: str) -> str:
 
 
 def _is_ours(file: str, package: str) -> bool:
-    """Whether a file belongs to the framework, to remat or to Python itself."""
-    if file.startswith("<"):  # frozen modules, and code that a library generated
+    """Whether a file belongs to the framework, to remat or to Python itself, of this machine or of another one."""
+    if file.startswith("<") or _STANDARD.search(file):  # frozen modules, and code that a library generated
+        return True
+    installed = _installed(file)
+    if installed is not None and installed.parts[0] in {package, _OWN.name}:
         return True
     spec = importlib.util.find_spec(package)
     inside = [_OWN] if spec is None or spec.origin is None else [Path(spec.origin).parent, _OWN]
-    if _installed(file) is None:
+    if installed is None:
         inside.append(Path(sysconfig.get_path("stdlib")))
     return any(Path(file).is_relative_to(folder) for folder in inside)
 

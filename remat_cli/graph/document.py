@@ -36,6 +36,7 @@ KINDS = (
     "plan",
     "policy",
     "report",
+    "snapshot",
     "worth",
 )
 _VERSIONS = {"plan": 2}

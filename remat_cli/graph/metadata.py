@@ -56,6 +56,15 @@ def fixed_bytes(graph: Graph) -> Mapping[str, int]:
     return parts
 
 
+def place_sizes(graph: Graph) -> list[tuple[str, int]]:
+    """The parameters, buffers and inputs in fixed memory, as ``parameter fc.weight``, and their bytes."""
+    return [
+        (f"{place.get('kind')} {place.get('name')}", _place_bytes(place))
+        for place in _entries(graph, "places")
+        if str(place.get("kind")) in _NAMES
+    ]
+
+
 def gradient_bytes(graph: Graph) -> int:
     """Bytes of the outputs that are gradients of parameters; 0 if the graph does not say."""
     results = (result for result in _entries(graph, "results") if result.get("kind") == "gradient")
@@ -93,6 +102,19 @@ def _values(tree: Any) -> Iterator[str]:
         tree = list(tree.values())
     for part in tree if isinstance(tree, list) else ():
         yield from _values(part)
+
+
+def tensor_words(graph: Graph, value: int) -> str:
+    """The type and the shape of a value, as ``float32 [8, 128, 768]``; empty if the graph does not say it."""
+    node = graph.producer[value]
+    payload: Any = graph.nodes[node].payload
+    values = payload.get("values") if isinstance(payload, Mapping) else None
+    at = value - graph.values_of(node).start
+    views = values[at] if isinstance(values, list) and at < len(values) else None
+    tensor = views[0] if isinstance(views, list) and views else views
+    if not isinstance(tensor, Mapping) or not isinstance(tensor.get("shape"), list):
+        return ""
+    return f"{tensor.get('dtype', '')} [{', '.join(map(str, tensor['shape']))}]".strip()
 
 
 def line_of(graph: Graph, node: str) -> str:

@@ -11,7 +11,7 @@ from remat_cli.graph.quoting import quote
 from remat_cli.plan.check import Report
 from remat_cli.plan.explanation import Change, Explanation
 from remat_cli.reports.style import Style, fields, render, title
-from remat_cli.reports.words import cost_words, count, exact_bytes, share_words
+from remat_cli.reports.words import cost_words, count, exact_bytes, share_words, tensor_size
 from remat_cli.units import format_bytes
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _facts(explanation: Explanation, style: Style) -> list[tuple[str, str]]:
         rows[0] = ("cost", f"{rows[0][1]}; {share_words(extra, spent)} of the cost of all recomputation")
     if line := line_of(graph, node.id):
         rows.append(("line", line))
-    rows.append(("makes", _named([f"{graph.value_name(v)} ({format_bytes(graph.size[v])})" for v in values])))
+    rows.append(("makes", _named([f"{graph.value_name(v)} ({tensor_size(graph, v)})" for v in values])))
     rows.append(("reads", _named([graph.value_name(v) for v in node.inputs])))
     readers = sorted({reader for v in values for reader in graph.readers[v]})
     rows.append(("read by", _named([graph.nodes[r].id for r in readers])))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from remat_cli.control import Ending, Outcome
+from remat_cli.graph.metadata import tensor_words
 from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import ClaimStatus, Copies, Scope
@@ -46,6 +47,12 @@ def ending_words(ending: Ending, best: str = "this is the best plan") -> str:
 def graph_words(graph: Graph) -> str:
     """``12 nodes, 14 values``."""
     return f"{count(len(graph.nodes), 'node')}, {count(len(graph.size), 'value')}"
+
+
+def tensor_size(graph: Graph, value: int) -> str:
+    """The bytes of a value, with its type and shape if the graph says them: ``4.194 MB, float32 [1024, 1024]``."""
+    said = tensor_words(graph, value)
+    return format_bytes(graph.size[value]) + (f", {said}" if said else "")
 
 
 def exact_bytes(number: int) -> str:

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from browser import Browser
@@ -23,6 +24,9 @@ RANGE = "document.getElementById('{}')._fullLayout.{}axis.range"
 HOVER = "[...document.querySelectorAll('.hoverlayer text')].map((t) => t.textContent).join('\\n')"
 
 
+RECORDING = Path(__file__).parents[1] / "frontends" / "recorded_step.pickle"
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
@@ -36,6 +40,7 @@ def pages(tmp_path_factory):
         "vgg": render_page(graph_page(vgg := build_graph("vgg16"), summarize(vgg)), "c"),
         "curve": curve_text(),
         "worth": remat.page(worth()),
+        "recording": remat.page(remat.load_snapshot(RECORDING)),
         "resnet": render_page(graph_page(resnet := build_graph("resnet50"), summarize(resnet)), "c"),
     }
     for name, text in texts.items():
@@ -295,6 +300,32 @@ def test_overheads_of_many_sizes_are_logarithmic_from_the_beginning(browser, tmp
     assert browser.ask("document.querySelector('input[value=logarithmic]').checked")
 
 
+def turn(browser: Browser, element: str, across: float, by: float, **held: int) -> None:
+    """Turn the wheel over an element."""
+    x, y = middle(browser, element, across)
+    browser.point(x, y)
+    browser.send("Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=by, **held)
+
+
+def test_the_wheel_zooms_with_ctrl_alone_and_both_charts_of_a_plan_show_the_same_statements(browser, pages):
+    browser.open(pages["plan"])
+    timeline, bands = RANGE.format("timeline", "x"), RANGE.format("bands", "x")
+    whole = browser.ask(timeline)
+    turn(browser, "#timeline", 0.25, -100)
+    browser.until("scrollY < 1e9")
+    assert browser.ask(timeline) == whole
+    turn(browser, "#timeline", 0.25, -100, modifiers=2)
+    browser.until(f"{timeline}[1] < {whole[1]}")
+    left, right = browser.ask(timeline)
+    assert right - left == pytest.approx(0.8 * (whole[1] - whole[0]))
+    assert left - whole[0] < whole[1] - right  # around what the mouse points at
+    browser.until(f"Math.abs({bands}[1] - {right}) < 1e-6")
+    browser.ask(f"void Plotly.relayout('bands', {{'xaxis.range': [0, {right / 2}]}})")
+    browser.until(f"Math.abs({timeline}[1] - {right / 2}) < 1e-6")
+    assert browser.ask("document.querySelectorAll('#timeline .rangeslider-container').length") == 1
+    assert browser.ask(bands) == browser.ask(timeline)
+
+
 def test_without_any_overhead_there_is_no_logarithmic_scale():
     whole = compared()
     free = tuple(row for row in whole.rows if row.budget_bytes == 6 and row.strategy == "optimal")
@@ -303,7 +334,7 @@ def test_without_any_overhead_there_is_no_logarithmic_scale():
     assert "logarithmic</label>" in render_page(comparison_page(whole), "c")
 
 
-@pytest.mark.parametrize("page", ["plan", "comparison", "large", "nasty", "resnet", "curve", "worth"])
+@pytest.mark.parametrize("page", ["plan", "comparison", "large", "nasty", "resnet", "curve", "worth", "recording"])
 def test_a_narrow_window_breaks_no_words_and_nothing_sticks_out(browser, pages, page):
     browser.open(pages[page], width=360, height=740)
     assert browser.ask("document.documentElement.scrollWidth") <= 360
@@ -312,7 +343,7 @@ def test_a_narrow_window_breaks_no_words_and_nothing_sticks_out(browser, pages, 
     assert not [cell for cell in browser.ask(cells) if len(cell[0]) < 30 and cell[1] > 40]
 
 
-@pytest.mark.parametrize("page", ["plan", "comparison", "large", "vgg", "resnet", "curve", "worth"])
+@pytest.mark.parametrize("page", ["plan", "comparison", "large", "vgg", "resnet", "curve", "worth", "recording"])
 def test_nothing_of_a_chart_is_cut_off_on_a_phone(browser, pages, page):
     browser.open(pages[page], width=420, height=900)
     fits = (

@@ -1,19 +1,23 @@
-"""``remat show``: describe a graph or a plan."""
+"""``remat show``: describe a graph, a plan, or a recording of CUDA memory."""
 
 import click
 
-from remat_cli.api.documents import graph_or_plan, read_source
+from remat_cli.api.documents import as_plan, read_shown
 from remat_cli.api.showing import formatted
 from remat_cli.cli import params
 from remat_cli.cli.output import Output
 from remat_cli.cli.output_files import refuse_terminal, report_format
 from remat_cli.cli.session import current
 from remat_cli.errors import UsageError
+from remat_cli.graph.model import Graph
 from remat_cli.plan.check import check
 from remat_cli.plan.model import Plan
+from remat_cli.plan.snapshot import Snapshot
 from remat_cli.reports.chrome_trace import plan_trace
+from remat_cli.reports.snapshot import Recorded, recorded
 
 _FORMATS = ("text", "json", "html", "svg", "png", "trace")
+_RECORDED = ("text", "json", "html")
 _EPILOG = """\b
 Examples:
   remat show graph.json
@@ -22,29 +26,37 @@ Examples:
   remat show graph.plan.json -o plan.html
   remat show graph.plan.json -o plan.svg
   remat show graph.plan.json --format png | display
-  remat show graph.plan.json -o plan.trace.json"""
+  remat show graph.plan.json -o plan.trace.json
+  remat show snapshot.pickle --plan step.plan.json"""
 
 
 @click.command("show", epilog=_EPILOG)
-@click.argument("file", metavar="GRAPH|PLAN", type=params.READABLE)
+@click.argument("file", metavar="GRAPH|PLAN|SNAPSHOT", type=params.READABLE)
+@click.option(
+    "--plan", metavar="PLAN", type=params.READABLE, help="For a snapshot: the plan of the step that it recorded."
+)
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
 @params.cdn_option
 @params.node_link_option
 @params.quiet_option
 @params.color_option
-def command(file: str, output: str, format: str, cdn: bool, keys: str | None, quiet: bool, color: str) -> None:
-    """Describe a graph or a plan.
+def command(
+    file: str, plan: str | None, output: str, format: str, cdn: bool, keys: str | None, quiet: bool, color: str
+) -> None:
+    """Describe a graph, a plan, or a recording of CUDA memory.
 
     For a graph: nodes, sizes, working sets, lower bounds on its memory, and budgets to try. For a plan: its memory over
-    time, the cause of its peak, and the recomputed nodes. --format html writes a self-contained page for a browser; svg
-    and png are figures for papers; trace is a plan for Perfetto and other viewers of Chrome's trace format.
+    time, the cause of its peak, and the recomputed nodes. For a snapshot that torch.cuda.memory._dump_snapshot wrote:
+    its peak, the lines of code that asked for it, and with --plan what was planned and what was there. --format html
+    writes a self-contained page for a browser; svg and png are figures for papers; trace is a plan for Perfetto and
+    other viewers of Chrome's trace format.
     """
     out = Output(color, quiet)
     format = report_format(output, _FORMATS, format)
     refuse_terminal(format, output)
     params.require_drawing(format, cdn)
-    subject = graph_or_plan(read_source(file), keys)
+    subject = _subject(file, plan, format, keys)
     if format != "trace":
         shown = formatted(subject, format, out.style(), current().command_line(), cdn=cdn)
     elif isinstance(subject, Plan):
@@ -55,3 +67,15 @@ def command(file: str, output: str, format: str, cdn: bool, keys: str | None, qu
         out.report(shown)
     else:
         out.write(output, shown)
+
+
+def _subject(file: str, plan: str | None, format: str, keys: str | None) -> Graph | Plan | Recorded:
+    """What is shown: the graph or the plan in a file, or the recording, beside a plan if one is named."""
+    subject = read_shown(file, keys)
+    if not isinstance(subject, Snapshot):
+        if plan is not None:
+            raise UsageError("--plan goes with a snapshot, but this is none", hint="compare two plans with remat diff")
+        return subject
+    if format not in _RECORDED:
+        raise UsageError(f"a snapshot has no {format}", hint=f"choose one of {', '.join(_RECORDED)}")
+    return recorded(subject) if plan is None else recorded(subject, check(as_plan(plan)), plan)

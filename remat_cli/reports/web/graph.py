@@ -14,7 +14,7 @@ from remat_cli.reports.charts import LIGHT, Shades, box_height
 from remat_cli.reports.graph import most_expensive_table, working_sets_table
 from remat_cli.reports.table import Column, Table, each
 from remat_cli.reports.web.page import Chart, Page, Section, label
-from remat_cli.reports.words import cost_words, count, exact_bytes, share_words
+from remat_cli.reports.words import cost_words, count, exact_bytes, share_words, tensor_size
 from remat_cli.units import format_bytes
 
 _LATE = (Phase.BACKWARD, Phase.UPDATE)
@@ -209,7 +209,7 @@ def _node_facts(graph: Graph, index: int) -> list[tuple[str, str]]:
         facts.append(("line", line))
     cost = cost_words(node.cost, graph.cost_unit)
     facts.append(("cost", cost if node.recompute else f"{cost}, computed at most once"))
-    facts.append(("makes", ", ".join(format_bytes(size) for size in node.outputs) or "nothing"))
+    facts.append(("makes", "; ".join(tensor_size(graph, v) for v in graph.values_of(index)) or "nothing"))
     if node.workspace:
         facts.append(("workspace", format_bytes(node.workspace)))
     return facts

@@ -12,8 +12,7 @@ from remat_cli.reports.charts import KINDS, PATTERNS
 from remat_cli.reports.table import Column, Table, each
 from remat_cli.reports.web.graph import node_documents
 from remat_cli.reports.web.page import PAPER, Chart, Section, hatching, label
-from remat_cli.reports.words import count, size_column
-from remat_cli.units import format_bytes
+from remat_cli.reports.words import count, size_column, tensor_size
 
 _ROWS = 40
 _THINNEST = 110
@@ -47,6 +46,7 @@ def lifetimes_section(report: Report, plan: Plan) -> tuple[Section, list[dict[st
         words,
         numbers=_table(graph, stack),
         numbers_title="The largest lifetimes in numbers",
+        moves_with="statements",
     )
     documents = node_documents(graph)
     for document in documents:
@@ -56,7 +56,7 @@ def lifetimes_section(report: Report, plan: Plan) -> tuple[Section, list[dict[st
         by_value.setdefault(life.value, []).append(life)
     for value, node in enumerate(graph.producer):
         intervals = [(life.first, life.end, _ANEW.get(life.kind, "")) for life in by_value.get(value, [])]
-        documents[node]["values"].append((graph.value_name(value), format_bytes(graph.size[value]), intervals))
+        documents[node]["values"].append((graph.value_name(value), tensor_size(graph, value), intervals))
     search = "Find a value or an operation"
     return Section("Lifetimes of values", note, (chart,), search=search), documents
 
@@ -140,7 +140,7 @@ def _polygon(graph: Graph, band: Band, edge: float) -> dict[str, Any]:
         "fill": "toself",
         "hoveron": "fills",
         "hoverinfo": "text",
-        "text": f"<b>{name}</b>{again}<br>{format_bytes(size)}, statements {life.first:,} to {life.end:,}",
+        "text": f"<b>{name}</b>{again}<br>{tensor_size(graph, life.value)}; statements {life.first:,} to {life.end:,}",
         "meta": graph.producer[life.value],
     }
 

@@ -55,14 +55,40 @@ const ranged = (figure, key) => Object.fromEntries(axes(figure).map(([name, { ra
   const cut = (high - low) * (1 - (zooms[key] ?? 1)) / 2;
   return [name, [low + by + cut, high + by - cut]];
 }));
+const relayout = (id, ranges) =>
+  Plotly.relayout(id, Object.fromEntries(Object.entries(ranges).map(([name, range]) => [`${name}.range`, range])));
 const onKey = (event) => {
   const { key, currentTarget: { id } } = event;
   if (event.ctrlKey || event.altKey || event.metaKey || !(key in moves || key in zooms || key === "0")) return;
   event.preventDefault();
   views[id] = key === "0" ? undefined : ranged(event.currentTarget, key);
-  const ranges = Object.entries(views[id] ?? home[id]).map(([name, range]) => [`${name}.range`, range]);
-  Plotly.relayout(id, Object.fromEntries(ranges));
+  relayout(id, views[id] ?? home[id]);
 };
+// The wheel alone moves the page; with Ctrl it zooms, around what the mouse points at.
+const onWheel = (event) => {
+  if (!event.ctrlKey) return;
+  event.preventDefault();
+  const { currentTarget: figure, clientX, clientY, deltaY } = event, { left, top } = figure.getBoundingClientRect();
+  views[figure.id] = Object.fromEntries(axes(figure).map(([name, { range: [low, high] }]) => {
+    const { _offset: offset, _length: length } = figure._fullLayout[name];
+    const along = name[0] === "x" ? (clientX - left - offset) / length : 1 - (clientY - top - offset) / length;
+    const centre = low + Math.min(1, Math.max(0, along)) * (high - low), by = deltaY > 0 ? 1.25 : 0.8;
+    return [name, [centre - by * (centre - low), centre + by * (high - centre)]];
+  }));
+  relayout(figure.id, views[figure.id]);
+};
+// Charts over the same axis show the same part of it, whichever is moved.
+const move = (figure, others) => {
+  const { range } = figure._fullLayout.xaxis;
+  views[figure.id] = { ...views[figure.id], xaxis: [...range] };
+  others.filter(({ _fullLayout: { xaxis } }) => xaxis.range.some((end, k) => end !== range[k]))
+    .forEach(({ id }) => relayout(id, { xaxis: [...range] }));
+};
+const linked = () => charts.filter(({ movesWith }) => movesWith).forEach(({ id, movesWith }, _, all) => {
+  const figures = all.filter((other) => other.movesWith === movesWith && other.id !== id).map((other) => document.getElementById(other.id));
+  const figure = document.getElementById(id);
+  figure.on("plotly_relayout", () => move(figure, figures));
+});
 const onScale = (event) => {
   views[event.target.name.replace("scale-", "")] = undefined;
   draw(dark.matches).then(remember);
@@ -88,13 +114,17 @@ const begin = async (prepare) => {
   if (!window.Plotly) throw new Error("plotly.js did not load from its network (this page was made with --cdn)");
   ({ charts, content } = JSON.parse(await unpacked("content")));
   prepare();
-  charts.forEach(({ id }) => document.getElementById(id).addEventListener("keydown", onKey));
+  charts.forEach(({ id }) => {
+    document.getElementById(id).addEventListener("keydown", onKey);
+    document.getElementById(id).addEventListener("wheel", onWheel, { passive: false });
+  });
   document.querySelectorAll(".scale").forEach((scale) => { scale.hidden = false; scale.addEventListener("change", onScale); });
   dark.addEventListener("change", () => draw(dark.matches));
   addEventListener("beforeprint", () => draw(false, true));
   addEventListener("afterprint", () => draw(dark.matches));
   await draw(dark.matches);
   remember();
+  linked();
   charts.forEach(({ id }) => fitted.observe(document.getElementById(id)));
   charts.forEach(({ id, ready }) => ready?.(document.getElementById(id)));
   document.body.dataset.drawn = charts.length;

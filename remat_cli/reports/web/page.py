@@ -37,6 +37,7 @@ class Chart:
         layout: Plotly's ``layout``, without colours of text and background: the page sets those, light or dark.
         height: In pixels.
         words: A description for screen readers, with the numbers that matter most.
+        moves_with: Charts with the same name here always show the same part of the horizontal axis; may be empty.
         square: Whether it shares a line with its neighbour if there is room.
         logarithmic: The traces and the layout on a logarithmic scale; the page then has a switch.
         begins: The scale that is shown first, if there are two scales.
@@ -49,6 +50,7 @@ class Chart:
     layout: dict[str, Any]
     height: int
     words: str
+    moves_with: str = ""
     square: bool = False
     logarithmic: tuple[Sequence[dict[str, Any]], dict[str, Any]] | None = None
     begins: Literal["linear", "logarithmic"] = "linear"
@@ -156,7 +158,12 @@ def hatching(shape: str, colour: str) -> dict[str, Any]:
 
 def _checked(chart: Chart) -> dict[str, Any]:
     """The chart as JSON values, checked against plotly's schema."""
-    checked = {"id": chart.id, "square": chart.square, **_figure(chart.traces, chart.layout)}
+    checked = {
+        "id": chart.id,
+        "movesWith": chart.moves_with,
+        "square": chart.square,
+        **_figure(chart.traces, chart.layout),
+    }
     if chart.logarithmic is not None:
         checked["logarithmic"] = _figure(*chart.logarithmic)
     return checked

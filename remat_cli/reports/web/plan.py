@@ -133,7 +133,10 @@ def _timeline(report: Report, plan: Plan) -> list[Section]:
     if not report.replay.profile:
         return [Section("Memory over time", "The plan is empty.")]
     usage = occupancy(report.graph, plan.statements, report.replay.profile)
-    note = "Memory in use at every statement. Point at the drawing to see the largest values; drag to zoom in."
+    note = (
+        "Memory in use at every statement. Point at the drawing to see the largest values; drag to zoom in. The small "
+        "drawing is a map of the whole plan: move its edges. The lifetimes below show the same statements."
+    )
     if usage.each > 1:
         note += (
             f" Of every {usage.each} neighbouring statements, the drawing shows the one with the most memory in use: "
@@ -149,10 +152,11 @@ def _timeline(report: Report, plan: Plan) -> list[Section]:
         "timeline",
         _timeline_traces(report, usage),
         _timeline_layout(report),
-        520,
+        580,
         described,
         numbers=_timeline_table(report, usage),
         numbers_title="Memory over time in numbers",
+        moves_with="statements",
     )
     why = why_peak(report, plan.statements, _WORDS).removeprefix("Why: ")
     return [Section("Memory over time", note, (chart,)), Section("Why the peak is here", why)]
@@ -235,7 +239,7 @@ def _levels(report: Report, end: int) -> list[dict[str, Any]]:
 
 
 def _strip(usage: Occupancy) -> list[dict[str, Any]]:
-    """The kind of each computation, as a strip below the drawing."""
+    """The kind of each computation, as a strip above the drawing."""
     traces: list[dict[str, Any]] = []
     for kind in Kind:
         if runs := usage.runs(kind):
@@ -248,6 +252,7 @@ def _strip(usage: Occupancy) -> list[dict[str, Any]]:
                     "x": [last - first for first, last in runs],
                     "y": [0] * len(runs),
                     "width": 1,
+                    "xaxis": "x2",
                     "yaxis": "y2",
                     "marker": {"color": KINDS[kind], "line": {"width": 0}},
                     "hoverinfo": "skip",
@@ -272,26 +277,29 @@ def _hover(report: Report, moment: Moment) -> str:
 
 
 def _timeline_layout(report: Report) -> dict[str, Any]:
+    whole = [0, len(report.replay.profile)]
     return {
-        "margin": {"l": 60, "r": 12, "t": 8, "b": 40},
+        "margin": {"l": 60, "r": 12, "t": 30, "b": 40},
         "hovermode": "x",
         "hoverdistance": -1,
         "barmode": "overlay",
-        "legend": {"orientation": "h", "traceorder": "normal", "y": -0.14, "yanchor": "top", "x": 0},
+        "legend": {"orientation": "h", "traceorder": "normal", "y": -0.27, "yanchor": "top", "x": 0},
         "xaxis": {
-            "title": {"text": "statement", "standoff": 4},
-            "anchor": "y2",
-            "range": [0, len(report.replay.profile)],
+            "range": whole,
+            "rangeslider": {"visible": True, "thickness": 0.07, "range": whole},  # a map of the whole plan
         },
+        # The strip has an axis of its own, so that the map is of memory alone.
+        "xaxis2": {"matches": "x", "anchor": "y2", "showticklabels": False, "showgrid": False, "range": whole},
         "yaxis": {
             "title": {"text": "memory in use"},
             "tickformat": "~s",
             "ticksuffix": "B",
             "rangemode": "tozero",
-            "domain": [0.08, 1],
+            "fixedrange": False,  # with the slider plotly would fix it
+            "domain": [0, 0.93],
         },
         "yaxis2": {
-            "domain": [0, 0.05],
+            "domain": [0.955, 1],
             "range": [-0.5, 0.5],
             "tickvals": [0],
             "ticktext": ["computing"],
@@ -346,7 +354,12 @@ def matrices(plan: Plan) -> Section:
     size = f"{rows} stages by {columns} columns of nodes"
     charts = tuple(
         Chart(
-            f"matrix-{which.lower()}", [_heatmap(plan, bitmap, which)], _matrix_layout(name, bitmap), 470, words, True
+            f"matrix-{which.lower()}",
+            [_heatmap(plan, bitmap, which)],
+            _matrix_layout(name, bitmap),
+            470,
+            words,
+            square=True,
         )
         for which, name, words in (
             ("R", "R: computed", f"Matrix R, {size}: {again:,} cells are computed again."),
