@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs package bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models named-models foreign truth ablation torch-versions clean
+.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs site package bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models named-models foreign truth ablation torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -120,6 +120,20 @@ graphs: setup
 # Makes the command reference, the tables and the figures in docs/ again.
 docs: setup
 	$(BIN)/python docs/generate.py
+
+# The pages as a site with search, in build/site/public. A broken link, to a page, a file or a heading, is an error.
+site: build/site/.ready
+	rm -rf build/site/pages
+	mkdir build/site/pages
+	git ls-files -z '*.md' docs/examples docs/figures docs/images docs/notebooks schemas action.yml | \
+	  xargs -0 cp --parents -t build/site/pages
+	cp docs/zensical.toml build/site
+	build/site/bin/zensical build --clean --strict --config-file build/site/zensical.toml
+
+build/site/.ready: docs/requirements.txt
+	$(PYTHON) -m venv build/site
+	build/site/bin/python -m pip install -q -r docs/requirements.txt
+	touch $@
 
 # Wheel and source distribution as they would be uploaded, in dist/, with the checks of a package index.
 package: build/package/.ready

@@ -6,16 +6,26 @@ Everything is the same from run to run, and ``tests/docs`` compares it with what
 from __future__ import annotations
 
 import ast
+import copy
 import sys
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from notebooks import NOTEBOOKS, executed
+
 DOCS = Path(__file__).parent
 _CONTRACTS = DOCS.parent / "pyproject.toml"
 _WIDTH = 100
+_SHARED = {"quiet", "color"}
+"""Options of all commands, which the reference has once."""
+_MARGIN = 1 << 29
+"""Bytes that the page on budgets leaves free beside the context of the device."""
 _KEEP_ALL, _PLANNED, _LIMIT, _KEPT = "#999999", "#0072B2", "#D55E00", "#CFE3F1"
 
 
@@ -27,6 +37,7 @@ def command_reference() -> str:
     parts = [
         "# Commands",
         "What every command prints with `--help`. This page is generated from the commands by `make docs`.",
+        f"Every command takes these, too, and they are left out below:\n\n{_text(_shared_options())}",
         "\n".join(["- [remat](#remat)", *(f"- [remat {name}](#remat-{name})" for name in _COMMANDS)]),
         "## remat",
         _text(cli.get_help(top)),
@@ -35,8 +46,28 @@ def command_reference() -> str:
         command = cli.get_command(top, name)
         assert command is not None
         parts += [f"## remat {name}"]
-        parts += [_text(command.get_help(click.Context(command, info_name=name, parent=top, terminal_width=_WIDTH)))]
+        short = copy.copy(command)
+        short.params = [option for option in command.params if option.name not in _SHARED]
+        short.add_help_option = False
+        parts += [_text(short.get_help(click.Context(short, info_name=name, parent=top, terminal_width=_WIDTH)))]
     return "\n\n".join(parts) + "\n"
+
+
+def _shared_options() -> str:
+    from remat_cli.cli.main import cli
+
+    shown = click.Command("any", params=[_shared(name, cli) for name in sorted(_SHARED)], add_help_option=False)
+    told = shown.get_help(click.Context(shown, info_name="remat", terminal_width=_WIDTH))
+    return told.partition("Options:\n")[2]
+
+
+def _shared(name: str, cli: click.Group) -> click.Parameter:
+    """The option of this name, which has to be the same in all commands that have it."""
+    context = click.Context(cli)
+    commands = [cli.get_command(context, command) for command in cli.list_commands(context)]
+    found = [option for command in commands if command for option in command.params if option.name == name]
+    assert len({option.get_help_record(context) for option in found}) == 1, name
+    return found[0]
 
 
 def _text(help_text: str) -> str:
@@ -73,6 +104,20 @@ def solvers_table() -> str:
         cls = SOLVERS.load(name)
         options = "<br>".join(f"`{option}={default}`: {text}" for option, default, text in describe_options(cls))
         rows.append(f"| `{name}` | {'yes' if cls.warm_start else 'no'} | {options} |")
+    return "\n".join(rows)
+
+
+def cards_table() -> str:
+    """What to type for each card: what PyTorch can see of it, without its context and a margin, down to half a GiB."""
+    from remat_cli.api.memory import CONTEXT
+    from remat_cli.frontends.gpus import CARDS, gpu
+    from remat_cli.units import as_size
+
+    rows = ["| card | PyTorch sees about | type |", "| --- | ---: | --- |"]
+    for name in CARDS:
+        seen = gpu(name).memory_bytes
+        halves = (seen - as_size(CONTEXT, "context") - _MARGIN) // _MARGIN
+        rows.append(f'| `{name}` | {seen / 2**30:.2f} GiB | `"{halves / 2:g}GiB"` |')
     return "\n".join(rows)
 
 
@@ -218,8 +263,10 @@ def tradeoff_figure() -> bytes:
 GENERATED: dict[str, Callable[[], bytes]] = {
     "commands.md": lambda: command_reference().encode(),
     "strategies.md": lambda: _page("strategies.md", "strategies", strategies_table()),
+    "which-number.md": lambda: _page("which-number.md", "cards", cards_table()),
     "solvers.md": lambda: _page("solvers.md", "solvers", solvers_table()),
     "../CONTRIBUTING.md": lambda: _page("../CONTRIBUTING.md", "modules", modules_map()),
+    **{f"notebooks/{path.name}": partial(executed, path) for path in sorted(NOTEBOOKS.glob("*.ipynb"))},
     "figures/memory.svg": memory_figure,
     "figures/stages.svg": stages_figure,
     "figures/tradeoff.svg": tradeoff_figure,

@@ -44,6 +44,8 @@ _SEEN_GIB = {
 }
 """About what PyTorch can see of a card, in GiB: low values of the total capacity in public reports of exhausted memory.
 Drivers and error correction keep a part of what the name says, more on some machines; answers print the number."""
+CARDS = tuple(_SEEN_GIB)
+"""The names of all cards that are known."""
 _SAME_SPEED = {"v100-32gb": "v100"}
 
 
@@ -62,5 +64,5 @@ def gpu(text: str) -> Gpu:
         return Gpu(format_bytes(memory), memory)
     raise UsageError(
         f'no card "{text}" is known',
-        hint=suggestion(name, list(_SEEN_GIB)) or f"known: {', '.join(_SEEN_GIB)}; or write its memory, as in 24GB",
+        hint=suggestion(name, list(CARDS)) or f"known: {', '.join(CARDS)}; or write its memory, as in 24GB",
     )

@@ -136,8 +136,8 @@ def read_rates(text: str, name: str) -> Rates:
     problems = _problems(document)
     if problems:
         hint = Worded(
-            'cost="device" writes such a file when it measures; see docs/python.md',
-            "remat export --cost device writes such a file when it measures; see docs/python.md",
+            'cost="device" writes such a file when it measures; see docs/costs.md',
+            "remat export --cost device writes such a file when it measures; see docs/costs.md",
         )
         raise InputError(name, [Problem(problem, hint=hint) for problem in problems[:3]])
     known = {"schema", "machine", "launch_us", "view_us", "per_s"}

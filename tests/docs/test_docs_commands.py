@@ -39,7 +39,7 @@ def run(command: str, place: Path, *, stops: bool = True) -> subprocess.Complete
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in APART], ids=lambda page: str(page.relative_to(DOCS))
+    "page", [ROOT / "README.md", *(p for p in PAGES if p not in APART)], ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_the_commands_of_a_page_run_and_print_what_it_says(page, place):
     for block in blocks(page):

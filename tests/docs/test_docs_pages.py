@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import tomllib
 
 import pytest
 import yaml
@@ -68,6 +69,22 @@ def test_every_page_can_be_reached():
     assert "](docs/README.md)" in README
 
 
+def test_the_site_has_every_page_in_the_order_of_the_index():
+    """`make site`, which needs packages that the tests do not, checks the links again."""
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    listed = [(DOCS / link).resolve() for link in _LINK.findall(index) if not link.startswith("https:")]
+    config = tomllib.loads((DOCS / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    home, *sections = config["nav"]
+    assert list(home.values()) == ["README.md"]
+    names = [name for section in sections for name in section]
+    assert names == re.findall(r"^## (.*)$", index, re.MULTILINE)
+    shown = [
+        ROOT / path for section in sections for entries in section.values() for e in entries for path in e.values()
+    ]
+    assert shown[:-2] == listed
+    assert shown[-2:] == [ROOT / "CONTRIBUTING.md", DOCS / "README.md"]
+
+
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_a_page_names_are_there(page):
     for name in re.findall(r"`([\w.]+/[\w./]+\.py)`", page.read_text(encoding="utf-8")):
@@ -76,6 +93,7 @@ def test_files_that_a_page_names_are_there(page):
 
 def test_pages_link_to_the_glossary():
     apart = {"README.md", "glossary.md", "commands.md", "campaigns.md", "configuration.md", "plans-from-others.md"}
+    apart |= {"notebooks/README.md"}
     for page in set(PAGES) - {DOCS / name for name in apart} - {DOCS / "releasing.md"}:
         assert "](glossary.md" in page.read_text(encoding="utf-8"), f"{page.name} does not say where its words are"
 
