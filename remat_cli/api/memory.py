@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from remat_cli.api.arguments import as_text, as_whole, options_of
 from remat_cli.api.documents import Source
@@ -13,6 +14,7 @@ from remat_cli.frontends import gpus, optimizers
 from remat_cli.frontends.gpus import Gpu
 from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.optimizers import Optimizer
+from remat_cli.frontends.ranks import Ranks
 from remat_cli.graph.memory_parts import Part
 from remat_cli.graph.model import Graph
 from remat_cli.planning import fits as answers
@@ -22,7 +24,7 @@ from remat_cli.planning.fits import Choice, Fits, Need, Reserved
 from remat_cli.planning.options import SolveOptions
 from remat_cli.reports.accumulation import ASSUMED, PartedFacts
 from remat_cli.reports.buckets import BucketFacts, ChoiceFacts, CoveredFacts
-from remat_cli.reports.fits import FitsFacts
+from remat_cli.reports.fits import FitsFacts, RanksFacts
 from remat_cli.tracebacks import door
 from remat_cli.units import as_size, format_bytes
 
@@ -48,6 +50,7 @@ class FitsAnswer:
         fits: The answer.
         buckets: Batches for sequences up to several lengths, if asked for.
         parted: A batch in parts whose gradients are added up, if asked for.
+        ranks: The ranks of which one is planned; None for one alone.
     """
 
     title: str
@@ -60,6 +63,7 @@ class FitsAnswer:
     fits: Fits
     buckets: tuple[Bucket, ...] = ()
     parted: tuple[Parted, ...] = ()
+    ranks: Ranks | None = None
 
     def facts(self) -> FitsFacts:
         """The facts for a report."""
@@ -84,6 +88,7 @@ class FitsAnswer:
             largest=answer.largest,
             buckets=tuple(map(bucket_facts, self.buckets)),
             parted=tuple(map(parted_facts, self.parted)),
+            ranks=None if self.ranks is None else RanksFacts(**self.ranks.document(), words=self.ranks.words),
         )
 
 
@@ -141,6 +146,10 @@ def fits(
     largest: bool = False,
     buckets: Sequence[int] = (),
     global_batch: int | None = None,
+    ranks: int | None = None,
+    shard: str = "",
+    tp: int = 1,
+    interconnect: str = "",
     options: SolveOptions | None = None,
     listener: Callable[[Progress], None] | None = None,
     tell: Tell = tell_stderr,
@@ -164,6 +173,12 @@ def fits(
         largest: Whether to look for the largest batch and the longest sequences, too. For models by name.
         global_batch: A batch to train on in parts whose gradients are added up, and how to train parts of every size
             that divides it. For models by name.
+        ranks: Ranks that train together, of which one is planned; None for one alone. For models of PyTorch.
+        shard: What is divided over the ranks: ``full`` (the default: parameters, gradients and the state of the
+            optimizer, as FSDP does), ``grad`` (gradients and state) or ``none``.
+        tp: How many of the ranks share matrices, by the tensor-parallel plan of a model of Transformers.
+        interconnect: What a rank sends in one direction, such as ``50GB/s``, or ``fsdp=50GB/s,tp=450GB/s``; by default
+            that of a machine with eight such cards, by data sheets.
         buckets: Lengths of sequences for each of which the largest batch is looked for. For models of Transformers.
         options: How to solve; by default for at most a minute.
         listener: Receives the progress, from any thread.
@@ -177,7 +192,9 @@ def fits(
         Interrupted, SolverUnavailable, SolverFailed: From the searches.
     """
     text = source if isinstance(source, str) else ""
-    model = Model(text, batch, length, resolution, task, dtype, lora)
+    card = gpus.gpu(as_text(gpu, "gpu"))
+    together = _ranks(card, ranks, shard, tp, interconnect)
+    model = Model(text, batch, length, resolution, task, dtype, lora, together)
     for name in ("batch", "length", "resolution"):
         if getattr(model, name) is not None:
             as_whole(getattr(model, name), name)
@@ -194,7 +211,8 @@ def fits(
         if listener is not None:
             listener(Progress(progress.activity))  # the cost of what will be captured is not known to the listener
 
-    card = gpus.gpu(as_text(gpu, "gpu"))
+    other_sizes = largest or bool(lengths) or global_batch is not None
+    _require_one_size(together, other_sizes)
     asked = _Asked(as_text(optimizer, "optimizer"), as_size(context, "context"))
     limits = options_of(options, SolveOptions(time_limit_s=answers.TIME_LIMIT_S))
     activity(Progress("capturing the step"))
@@ -202,7 +220,7 @@ def fits(
     answer = answers.fits(asked.need(step), card.memory_bytes, limits, listener=activity)
     table: tuple[Bucket, ...] = ()
     parts: tuple[Parted, ...] = ()
-    if largest or lengths or global_batch is not None:
+    if other_sizes:
         steps = AllSizes(step, asked.need)
         if largest:
             answer = with_largest(answer, steps, limits, activity)
@@ -211,7 +229,30 @@ def fits(
         if global_batch is not None:
             parts = parted(answer, steps, global_batch, limits, activity)
     found = asked.answer(step, card, answer, _advice(answer, step, model, optimizer or DEFAULT))
-    return replace(found, buckets=table, parted=parts)
+    return replace(found, buckets=table, parted=parts, ranks=together)
+
+
+def _ranks(card: Gpu, ranks: int | None, shard: str, tp: int, interconnect: str) -> Ranks | None:
+    """The ranks that are asked for; None for one alone.
+
+    Raises:
+        UsageError: If they make no sense together.
+    """
+    as_text(shard, "shard"), as_whole(tp, "tp"), as_text(interconnect, "interconnect")
+    if ranks is not None:
+        return Ranks.of(as_whole(ranks, "ranks"), shard, tp, interconnect, card)
+    for name, given in (("shard", shard), ("tp", tp > 1), ("interconnect", interconnect)):
+        if given:
+            raise UsageError(f"{name} is for several ranks", hint="say how many ranks train together, or leave it out")
+    return None
+
+
+def _require_one_size(ranks: Ranks | None, other_sizes: bool) -> None:
+    if ranks is not None and other_sizes:
+        raise UsageError(
+            "larger batches and other lengths are not looked for on several ranks",
+            hint="leave largest, buckets and global_batch out, and ask for one batch after another",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,13 +311,14 @@ def _need(step: Captured, chosen: Optimizer, context_bytes: int) -> Need:
     fixed["inputs" if parameters else "fixed memory"] = max(
         0, graph.fixed_memory - _read_bytes(graph, sum(fixed.values()))
     )
-    fixed[f"state of {chosen.title}"] = chosen.state_bytes(parameters)
+    fixed[f"state of {chosen.title}"] = chosen.state_bytes(step.updated)
+    fixed |= step.buffers
     reserved: Reserved | None = None
     if isinstance(graph.metadata, dict) and graph.metadata.get("frontend") == "torch":
         from remat_cli.frontends.torch.measure.allocator import least_limit
 
-        reserved = least_limit
-    return Need(graph, fixed, context_bytes, chosen.workspace_bytes(parameters), reserved)
+        reserved = partial(least_limit, captured=step.captured)
+    return Need(graph, fixed, context_bytes, chosen.workspace_bytes(step.updated), reserved)
 
 
 def _read_bytes(graph: Graph, otherwise: int) -> int:
@@ -297,7 +339,7 @@ def _advice(answer: Fits, step: Captured, asked: Model, optimizer_name: str) -> 
     if chosen is not None and chosen.name == answers.WITHOUT:
         return ()
     tightest = min(answer.choices, key=lambda choice: choice.total_bytes)
-    parts, trained = tightest.parts, [p for p in step.parameters if p.trained]
+    parts, trained = tightest.parts, [p for p in step.updated if p.trained]
     changes = []
     if asked.length is not None or "tokens" in step.sizes:
         changes.append(

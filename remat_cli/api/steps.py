@@ -9,10 +9,12 @@ from typing import Any
 from remat_cli.api.documents import Source, as_graph
 from remat_cli.errors import UsageError
 from remat_cli.frontends.gpus import Gpu
+from remat_cli.frontends.interconnect import ONE_QUEUE
 from remat_cli.frontends.messages import Tell
 from remat_cli.frontends.optimizers import Parameter
+from remat_cli.frontends.ranks import Ranks
 from remat_cli.graph.memory_parts import Part, parts_of_values
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, NodeQueue
 from remat_cli.graph.sized import SizedGraph
 
 LIBRARIES = ("hf", "timm", "torchvision", "diffusers")
@@ -22,6 +24,7 @@ _WORKSPACE = "kernels take no memory of their own while they run: it was not mea
 _WHOLE_ATTENTION = "_safe_softmax"
 """What PyTorch's attention runs where it computes all weights: on a CPU, with dropout."""
 _WEIGHTS = "attention keeps its weights, as on a CPU with dropout; where a GPU runs flash attention, it keeps none"
+_NCCL = "the buffers of NCCL take nothing beside the context: what they take is not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Model:
         task: What the model is trained for, as ``causal-lm``.
         dtype: Type of the parameters, as ``bfloat16``; ``-mixed`` behind it for autocast.
         lora: Rank of adapters that are trained alone; 0 for none.
+        ranks: How it is divided over ranks; None for one.
     """
 
     source: str
@@ -45,6 +49,7 @@ class Model:
     task: str = ""
     dtype: str = ""
     lora: int = 0
+    ranks: Ranks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,8 @@ class Captured:
         resized: Captures the step again with other sizes, by the names of ``by``.
         varied: Captures it with symbols for these sizes, see :func:`~remat_cli.frontends.torch.families.sized_graph`.
         by: The sizes that can be changed, what each is now, and the most that the model takes.
+        ranks: How it is divided over ranks, of which the graph is the step of one; None for one.
+        captured: The graph without the collectives that were added to it; None if none were.
     """
 
     title: str
@@ -77,6 +84,19 @@ class Captured:
     resized: Callable[[Mapping[str, int]], Captured] | None = None
     varied: Callable[[Mapping[str, int]], SizedGraph] | None = None
     by: tuple[tuple[str, int, int | None], ...] = ()
+    ranks: Ranks | None = None
+    captured: Graph | None = None
+
+    @property
+    def updated(self) -> tuple[Parameter, ...]:
+        """What the optimizer of this rank updates."""
+        return self.parameters if self.ranks is None else self.ranks.updated(self.parameters)
+
+    @property
+    def buffers(self) -> dict[str, int]:
+        """Bytes that are kept for communication, by their name."""
+        size = 0 if self.ranks is None else self.ranks.bucket_bytes(self.parameters)
+        return {Part.BUFFERS.value: size} if size else {}
 
 
 def captured_step(source: str | Graph | Source, asked: Model, card: Gpu, tell: Tell) -> Captured:
@@ -88,7 +108,7 @@ def captured_step(source: str | Graph | Source, asked: Model, card: Gpu, tell: T
     if scheme == "torch":
         _refuse(asked, "the function decides", ("batch", "length", "resolution", "task"))
         return _of_function(asked, cost, tell)
-    _refuse(asked, "the graph has its own", ("batch", "length", "resolution", "task", "dtype", "lora"))
+    _refuse(asked, "the graph has its own", ("batch", "length", "resolution", "task", "dtype", "lora", "ranks"))
     if scheme == "zoo":
         from remat_cli.api.frameworks import build_graph
 
@@ -141,7 +161,7 @@ def _of_function(asked: Model, cost: str, tell: Tell) -> Captured:
         module, *others = function()
         return (adapted(module, dtype, asked.lora) if asked.dtype or asked.lora else module, *others)
 
-    return _captured(build, text.rpartition(":")[2], asked.source, "the batch of the function", cost, tell)
+    return _captured(build, text.rpartition(":")[2], asked, "the batch of the function", cost, tell)
 
 
 def _by_name(asked: Model, cost: str, tell: Tell) -> Captured:
@@ -163,7 +183,7 @@ def _by_name(asked: Model, cost: str, tell: Tell) -> Captured:
         sizes = model.sizes
         words = f"{sizes.batch:,} x {sizes.length:,} tokens" if sizes.length else f"{sizes.batch:,} images"
         words += "" if sizes.length else f" of {sizes.resolution} x {sizes.resolution} pixels"
-        step = _captured(model.build, model.title, asked.source, words, cost, tell)
+        step = _captured(model.build, model.title, asked, words, cost, tell)
         axes: list[tuple[str, int, int | None]] = [("batch", sizes.batch, None)]
         if sizes.length:
             axes.append(("length", sizes.length, model.most_length))
@@ -180,20 +200,49 @@ def _by_name(asked: Model, cost: str, tell: Tell) -> Captured:
 
 
 def _captured(
-    build: Callable[[], tuple[Any, ...]], title: str, source: str, sizes: str, cost: str, tell: Tell
+    build: Callable[[], tuple[Any, ...]], title: str, asked: Model, sizes: str, cost: str, tell: Tell
 ) -> Captured:
     """The graph of what ``build`` returns, with its parameters as they were when it was built."""
     from remat_cli.frontends.torch.blocks import export_by_blocks
     from remat_cli.frontends.torch.named import contents
 
     seen: list[tuple[tuple[Parameter, ...], int]] = []
+    ranks = asked.ranks
+    links = None if ranks is None else ranks.captured
+    world = None if ranks is None or links is None else ranks.count
 
     def recording() -> tuple[Any, ...]:
-        built = build()
-        seen.append(contents(built[0]))
-        return built
+        module, *others = build()
+        if ranks is not None and links is not None:
+            from remat_cli.frontends.torch.sharding import divided
 
-    graph, blocks = export_by_blocks(recording, title, source, cost=cost, tell=tell)
+            module = divided(module, ranks)
+        seen.append(contents(module))
+        return module, *others
+
+    graph, blocks = export_by_blocks(
+        recording, title, asked.source, cost=cost, world=world, interconnect=links, tell=tell
+    )
     parameters, buffer_bytes = seen[-1]
     assumed = (*((blocks,) if blocks else ()), *_of_kernels(graph))
-    return Captured(title, graph, parameters, buffer_bytes, True, sizes, assumed, by_sheet=cost != "flops")
+    step = Captured(title, graph, parameters, buffer_bytes, True, sizes, assumed, by_sheet=cost != "flops")
+    return step if ranks is None else _of_rank(step, ranks)
+
+
+def _of_rank(step: Captured, ranks: Ranks) -> Captured:
+    """``step``, captured in a world of ``ranks``, with all their collectives as they run between cards."""
+    graph = ranks.reduced(step.graph)
+    # gloo, which the step is captured with, takes a buffer for a collective.
+    nodes = tuple(replace(n, workspace=0) if n.queue is NodeQueue.COMMUNICATION else n for n in graph.nodes)
+    assumed = [
+        f"the batch is that of each of {ranks.replicas:,} "
+        + ("ranks" if ranks.tp == 1 else f"groups of {ranks.tp:,} ranks"),
+        _NCCL,
+        *((ONE_QUEUE,) if ranks.tp > 1 and ranks.replicas > 1 else ()),
+        *((ranks.assumed,) if ranks.assumed else ()),
+    ]
+    if gather_us := ranks.gather_us(step.parameters):
+        assumed.append(f"gathering the updated parameters takes {gather_us / 1e3:,.3g} ms more, after each step")
+    graph = replace(graph, nodes=nodes)
+    captured = None if len(graph.nodes) == len(step.graph.nodes) else step.graph
+    return replace(step, graph=graph, ranks=ranks, captured=captured, assumptions=(*step.assumptions, *assumed))

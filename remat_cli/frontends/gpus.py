@@ -18,11 +18,14 @@ class Gpu:
         title: Its name, for reports.
         memory_bytes: All its memory that PyTorch can see.
         speed: Its name in :data:`.rates.MACHINES`; empty if only its memory is known.
+        links: Bytes per second that it sends in one direction, to cards of the same machine and to those of others;
+            None if they are not known.
     """
 
     title: str
     memory_bytes: int
     speed: str = ""
+    links: tuple[float, float] | None = None
 
 
 _SEEN_GIB = {
@@ -46,6 +49,15 @@ _SEEN_GIB = {
 Drivers and error correction keep a part of what the name says, more on some machines; answers print the number."""
 CARDS = tuple(_SEEN_GIB)
 """The names of all cards that are known."""
+_LINKS_GBS = {
+    "a100": (300.0, 25.0),
+    "a100-40gb": (300.0, 25.0),
+    "b200": (900.0, 50.0),
+    "h100": (450.0, 50.0),
+    "h200": (450.0, 50.0),
+}
+"""GB/s of NVLink and of the network in DGX systems, for each card and in one direction: half of what data sheets state
+for NVLink, and one port of 200 or 400 Gb/s for each card."""
 _SAME_SPEED = {"v100-32gb": "v100"}
 
 
@@ -58,7 +70,10 @@ def gpu(text: str) -> Gpu:
     name = text.strip().lower().replace("_", "-").removeprefix("nvidia-")
     if name in _SEEN_GIB:
         speed = _SAME_SPEED.get(name, name)
-        return Gpu(MACHINES[speed].machine if speed == name else name.upper(), int(_SEEN_GIB[name] * _GIB), speed)
+        title = MACHINES[speed].machine if speed == name else name.upper()
+        links = _LINKS_GBS.get(name)
+        known = None if links is None else (links[0] * 1e9, links[1] * 1e9)
+        return Gpu(title, int(_SEEN_GIB[name] * _GIB), speed, known)
     if name[:1].isdigit():
         memory = as_size(text, "gpu")
         return Gpu(format_bytes(memory), memory)

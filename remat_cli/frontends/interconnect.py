@@ -40,6 +40,8 @@ SHARES: Mapping[str, Callable[[int], float]] = MappingProxyType(
     }
 )
 """For each kind of collective the part of its bytes that a rank sends, by the number of ranks."""
+ONE_QUEUE = "the collectives of all groups of ranks run one after another; PyTorch has a stream for each group"
+"""What is assumed of a step that communicates over several dimensions of a mesh."""
 MOST_RANKS = 1 << 20
 """Most ranks of a training that are accepted. Untuned: more than any training has."""
 _FORM = "write 400GB/s, or one for each dimension of the mesh: fsdp=50GB/s,tp=400GB/s"

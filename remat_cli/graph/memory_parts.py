@@ -1,10 +1,11 @@
 """What the values of a training step are for: gradients of parameters, the loss, or results between layers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
-from remat_cli.graph.model import Graph, Node, Phase
+from remat_cli.graph.gathers import gathers
+from remat_cli.graph.model import Graph, Node, NodeQueue, Phase
 
 
 class Part(StrEnum):
@@ -14,9 +15,13 @@ class Part(StrEnum):
     LOSS = "logits and loss"
     FORWARD = "results of layers"
     BACKWARD = "gradients of results"
+    GATHERED = "gathered parameters"
+    BUFFERS = "communication buffers"
     WORKSPACE = "workspace"
 
 
+_COPIES = frozenset(("cat", "constant_pad_nd", "_to_copy", "clone"))
+"""Operations that prepare a gradient for its reduction: padding, and another type or layout."""
 _PRODUCTS = frozenset(
     (
         *("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "embedding", "embedding_dense"),
@@ -41,9 +46,38 @@ def parts_of_values(graph: Graph) -> list[Part]:
     parts = [Part.BACKWARD if phase in {Phase.BACKWARD, Phase.UPDATE} else Part.FORWARD for phase in phases]
     for value in _around_the_loss(graph):
         parts[value] = Part.LOSS
+    for node in gathers(graph):
+        for value in graph.values_of(node):
+            parts[value] = Part.GATHERED
     for value in _gradients(graph):
         parts[value] = Part.GRADIENTS
+    for value in _before_reductions(graph, parts):
+        parts[value] = Part.BUFFERS
     return parts
+
+
+def _before_reductions(graph: Graph, parts: Sequence[Part]) -> set[int]:
+    """Whole gradients, and their padded copies, that wait for the collective that leaves a part of them."""
+    chosen: set[int] = set()
+    waiting = [
+        k for k, node in enumerate(graph.nodes) if node.queue is NodeQueue.COMMUNICATION and _reduces(graph, k, parts)
+    ]
+    nodes = set(waiting)
+    while waiting:
+        for value in graph.nodes[waiting.pop()].inputs:
+            maker = graph.producer[value]
+            if parts[value] is not Part.GRADIENTS and nodes.issuperset(graph.readers[value]):
+                chosen.add(value)
+                if graph.nodes[maker].op in _COPIES:
+                    nodes.add(maker)
+                    waiting.append(maker)
+    return chosen
+
+
+def _reduces(graph: Graph, collective: int, parts: Sequence[Part]) -> bool:
+    """Whether all that a collective makes are gradients of parameters."""
+    made = graph.values_of(collective)
+    return bool(made) and all(parts[v] is Part.GRADIENTS for v in made)
 
 
 def _around_the_loss(graph: Graph) -> set[int]:
@@ -74,7 +108,10 @@ def _is_product(node: Node) -> bool:
 
 
 def _gradients(graph: Graph) -> set[int]:
-    """The outputs that are, or show, the gradients of parameters, as the metadata of a captured step says."""
+    """The outputs that are, or show, the gradients of parameters, as the metadata of a captured step says.
+
+    What a collective leaves at the end of the backward pass is a gradient, too.
+    """
     results = graph.metadata.get("results") if isinstance(graph.metadata, dict) else None
     if not isinstance(results, list):
         return set()
@@ -84,7 +121,10 @@ def _gradients(graph: Graph) -> set[int]:
             by_kind[kind].update(_named(result))
 
     def is_gradient(value: int) -> bool:
-        backward = graph.nodes[graph.producer[value]].phase is Phase.BACKWARD
+        maker = graph.nodes[graph.producer[value]]
+        backward = maker.phase is Phase.BACKWARD
+        if backward and maker.queue is NodeQueue.COMMUNICATION:
+            return True
         name = graph.value_name(value)
         return name in by_kind["gradient"] or (backward and name in by_kind[""])  # TensorFlow's results have no kind
 

@@ -20,6 +20,7 @@ from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solved import Solved
 from remat_cli.planning.solving import solve
 from remat_cli.reports.fits import Largest
+from remat_cli.units import format_bytes
 
 Reserved = Callable[[Graph, Sequence[Statement]], int]
 """The bytes that the framework's allocator takes from the device for a loop of training steps by a plan."""
@@ -91,6 +92,15 @@ GAPS = "gaps and libraries"
 """What the allocator takes from the device beyond tensors: gaps between them, and the workspace of cuBLAS."""
 UPDATE = "temporary tensors of the optimizer"
 WITHOUT, BLOCKS, BEST, LEAST = "no recomputation", "every block", "best plan", "least memory"
+AGAIN = "parameters gathered again"
+"""In the backward pass, as FSDP does with ``reshard_after_forward``; nothing else is recomputed."""
+_USUAL = ((WITHOUT, "keep-all"), (BLOCKS, "every-n-layers{n=1}"))
+_USUAL_GATHERING = (
+    (WITHOUT, "fsdp{reshard=false}"),
+    (AGAIN, "fsdp"),
+    (BLOCKS, "fsdp{checkpoint=true}"),
+)
+"""What is done where nodes gather parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +165,16 @@ def fits(
     began_s = time.monotonic()
     room = memory_bytes - need.context_bytes
     choices, missing = [], {}
-    for name, strategy in ((WITHOUT, "keep-all"), (BLOCKS, "every-n-layers{n=1}")):
+    gathering = any(map(need.graph.moves_freely, range(len(need.graph.nodes))))
+    for name, strategy in _USUAL_GATHERING if gathering else _USUAL:
         try:
             choices.append(choice_of(name, need, solve(need.graph, None, replace(options, strategy=strategy))))
         except StrategyMismatch as error:
             missing[name] = error.message
-    if choices[0].total_bytes > memory_bytes:
+    if update_bytes(need) > room:
+        short = format_bytes(update_bytes(need) - room)
+        missing[BEST] = f"no plan fits, since the optimizer's step alone takes {short} too much"
+    elif choices[0].total_bytes > memory_bytes:
         try:
             start = choices[-1].plan  # that of every block, if it fits: the best plan costs no more
             choices.append(best_within(need, room, replace(_within(options, _BEST_SHARE), start=start), listener))
@@ -215,7 +229,8 @@ def choice_of(name: str, need: Need, solved: Solved) -> Choice:
     replay = solved.report.replay
     graph = solved.plan.graph
     parts = dict(need.fixed)
-    parts |= dict.fromkeys((part.value for part in Part), 0)
+    for part in Part:
+        parts.setdefault(part.value, 0)
     parts_by_value = parts_of_values(graph)
     for value, size in replay.residents:
         parts[parts_by_value[value].value] += size

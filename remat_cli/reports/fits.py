@@ -43,6 +43,25 @@ class Largest:
 
 
 @dataclass(frozen=True, slots=True)
+class RanksFacts:
+    """Ranks that train together, of which one is planned.
+
+    Attributes:
+        count: All ranks.
+        shard: What is divided over them: ``full``, ``grad`` or ``none``.
+        tp: How many of them share matrices.
+        bytes_per_s: What a rank sends in one direction, by the dimension of the mesh.
+        words: All this.
+    """
+
+    count: int
+    shard: str
+    tp: int
+    bytes_per_s: Mapping[str, float]
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class FitsFacts:
     """Whether a training step fits into the memory of a card.
 
@@ -65,6 +84,7 @@ class FitsFacts:
         largest: The largest batch and the longest sequences, by what grows.
         buckets: Batches for sequences up to several lengths.
         parted: A batch in parts whose gradients are added up.
+        ranks: The ranks of which one is planned; None for one alone.
     """
 
     title: str
@@ -85,6 +105,7 @@ class FitsFacts:
     largest: Mapping[str, Largest]
     buckets: tuple[BucketFacts, ...] = ()
     parted: tuple[PartedFacts, ...] = ()
+    ranks: RanksFacts | None = None
 
     @property
     def chosen(self) -> ChoiceFacts | None:
@@ -105,7 +126,7 @@ def fits_text(facts: FitsFacts, style: Style) -> str:
     memory = format_bytes(facts.memory_bytes)
     parts: list[RenderableType] = [
         Text.assemble((word, look), style.clean(f": {why}")),
-        fields([("model", f"{facts.title}; {facts.sizes}; {facts.optimizer}"), *_speed(facts)], style),
+        fields([("model", model_words(facts)), *_speed(facts)], style),
         title("Memory", f"  {facts.card}" + ("" if facts.card == memory else f": {memory}")),
         fits_table(facts, style.glyph("✓ fits", "fits")).text(style),
     ]
@@ -128,7 +149,7 @@ def fits_markdown(facts: FitsFacts) -> str:
     lines = [
         f"**{word}**: {markdown_escaped(why)}",
         "",
-        f"{markdown_escaped(facts.title)}; {facts.sizes}; {facts.optimizer}; {facts.card}",
+        f"{markdown_escaped(model_words(facts))}; {facts.card}",
         "",
         fits_table(facts, "fits").markdown(),
     ]
@@ -138,6 +159,12 @@ def fits_markdown(facts: FitsFacts) -> str:
         lines.append(parted_table(facts.parted, facts.cost_unit).markdown())
     lines += [f"- {markdown_escaped(f'{name}: {words}')}" for name, words in details(facts)]
     return "\n".join(lines) + "\n"
+
+
+def model_words(facts: FitsFacts) -> str:
+    """The model, its batch, its optimizer, and how it is divided."""
+    ranks = [] if facts.ranks is None else [facts.ranks.words]
+    return "; ".join([facts.title, facts.sizes, facts.optimizer, *ranks])
 
 
 def details(facts: FitsFacts) -> list[tuple[str, str]]:
@@ -245,6 +272,7 @@ def fits_document(facts: FitsFacts) -> dict[str, Any]:
         "model": facts.title,
         "sizes": facts.sizes,
         "optimizer": facts.optimizer,
+        "ranks": None if facts.ranks is None else _ranks_document(facts.ranks),
         "card": facts.card,
         "memory": facts.memory_bytes,
         "context": facts.context_bytes,
@@ -280,3 +308,7 @@ def fits_document(facts: FitsFacts) -> dict[str, Any]:
         "buckets": buckets_document(facts.buckets, facts.cost_unit) if facts.buckets else None,
         "accumulation": parted_document(facts.parted, facts.cost_unit) if facts.parted else None,
     }
+
+
+def _ranks_document(ranks: RanksFacts) -> dict[str, Any]:
+    return {"count": ranks.count, "shard": ranks.shard, "tp": ranks.tp, "bytes_per_s": dict(ranks.bytes_per_s)}

@@ -16,7 +16,7 @@ from torch_processes import together
 
 import remat_cli as remat
 from remat_cli.errors import CaptureFailed, ExecutionFailed, UsageError
-from remat_cli.frontends.interconnect import Interconnect
+from remat_cli.frontends.interconnect import ONE_QUEUE, Interconnect
 from remat_cli.frontends.torch.compat.distributed import fake_group, has_group, local_tensor
 from remat_cli.frontends.torch.execute.program import program
 from remat_cli.frontends.torch.export import export_model, export_parts
@@ -83,6 +83,8 @@ def test_collectives_are_nodes_of_their_own_queue(name, ranks):
 
 def test_both_on_a_mesh_of_two_dimensions():
     assert counts(graph_of("both", 8)) == EXPECTED["both"]
+    assert ONE_QUEUE in graph_of("both", 8).metadata["notes"]
+    assert ONE_QUEUE not in graph_of("simple_fsdp", 8).metadata["notes"]
 
 
 def test_inputs_are_the_parts_of_this_rank():

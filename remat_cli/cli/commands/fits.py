@@ -10,10 +10,14 @@ from remat_cli.cli.output_files import report_format
 from remat_cli.cli.progress import ProgressLine, showing
 from remat_cli.cli.session import current
 from remat_cli.errors import ExitCode
+from remat_cli.frontends.ranks import SHARDS
 from remat_cli.planning.options import SolveOptions
 
 _FORMATS = ("text", "json", "html", "markdown")
-_PASSED = ("batch", "length", "resolution", "task", "dtype", "lora", "largest", "buckets", "global_batch", "optimizer")
+_PASSED = (
+    *("batch", "length", "resolution", "task", "dtype", "lora", "largest", "buckets", "global_batch", "optimizer"),
+    *("ranks", "tp", "interconnect"),
+)
 _EPILOG = """\b
 Examples:
   remat fits hf:./config.json --gpu h100 --batch 8 --length 4096 --dtype bfloat16
@@ -22,6 +26,7 @@ Examples:
   remat fits torchvision:resnet50 --gpu rtx4090 --batch 256 --dtype float16-mixed
   remat fits hf:./config.json --gpu h100 --buckets 512,1024,2048,4096 --format json
   remat fits hf:./config.json --gpu h100 --length 4096 --global-batch 64
+  remat fits hf:./config.json --gpu h100 --length 4096 --ranks 64 --tp 8
   remat fits torch:train.py:build --gpu a100-40gb --optimizer sgd-momentum
   remat fits step.json --gpu 16GB
 
@@ -45,6 +50,17 @@ with 4 if time was too short to decide."""
     "--buckets", type=params.LENGTHS, default="", metavar="LIST", help="Also a batch for each length: 512:4096:512."
 )
 @click.option("--global-batch", type=click.IntRange(1), help="Also this batch in parts, with gradients added up.")
+@click.option("--ranks", type=click.IntRange(1), help="Plan one of so many ranks that train together.")
+@click.option(
+    "--shard",
+    type=click.Choice(list(SHARDS)),
+    default=None,
+    help="Divide all, as FSDP; gradients and state; or nothing.  [default: full]",
+)
+@click.option("--tp", type=click.IntRange(1), default=1, help="Ranks that share matrices (tensor parallel).")
+@click.option(
+    "--interconnect", default="", metavar="BANDWIDTH", help="What a rank sends: 50GB/s, or fsdp=50GB/s,tp=450GB/s."
+)
 @params.solver_option
 @click.option(
     "--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for the searches."
@@ -78,6 +94,7 @@ def command(source: str, gpu: str, **options: Any) -> int:
             source,
             gpu,
             **{name: options[name] for name in _PASSED},
+            shard=options["shard"] or "",
             context=CONTEXT if options["context"] is None else options["context"],
             options=params.solve_options(options, SolveOptions),
             listener=line.update,

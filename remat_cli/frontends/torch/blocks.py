@@ -16,18 +16,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.errors import RematError
+from remat_cli.frontends.interconnect import Interconnect
 from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.repetition import extrapolated, extrapolated_texts, period
 from remat_cli.frontends.torch.capture.capture import Model, called_once, capture
 from remat_cli.frontends.torch.capture.construction import build_model
-from remat_cli.frontends.torch.capture.lower import lowering
 from remat_cli.frontends.torch.compat.fake_tensors import new_fake_mode
 from remat_cli.frontends.torch.compat.operators import dispatch_mode
-from remat_cli.frontends.torch.export import export_model, with_origin
+from remat_cli.frontends.torch.export import export_model, lowered_graph
 from remat_cli.frontends.torch.installed import require_present
+from remat_cli.frontends.torch.measure.collectives import with_collectives
 from remat_cli.frontends.torch.measure.costs import cost_model
 from remat_cli.frontends.torch.tensors import mapped, storage
 from remat_cli.frontends.torch.types import FakeMode, Module, Operator, Tensor
+from remat_cli.frontends.torch.world import require_links, world_of
 from remat_cli.graph.model import Graph
 
 LARGEST_SHARE = 0.6
@@ -102,7 +104,14 @@ def _signature(module: Module) -> list[Any]:
 
 
 def export_by_blocks(
-    build: Callable[[], Any], name: str, source: str, *, cost: str = "flops", tell: Tell = tell_stderr
+    build: Callable[[], Any],
+    name: str,
+    source: str,
+    *,
+    cost: str = "flops",
+    world: int | None = None,
+    interconnect: Interconnect | None = None,
+    tell: Tell = tell_stderr,
 ) -> tuple[Graph, str]:
     """As :func:`remat_cli.frontends.torch.export.export_model`, and how few blocks were captured; empty if all were.
 
@@ -110,20 +119,24 @@ def export_by_blocks(
         NotOneGraph, UsageError, FrameworkUnavailable, CaptureFailed: See there.
     """
     require_present("cpu")
+    require_links(world, interconnect, cost, "eager")
     costs, mode = cost_model(cost, "cpu", tell), new_fake_mode()
-    model = build_model(build, mode, "cpu", tell)
+    with world_of(world):
+        model = build_model(build, mode, "cpu", tell)
 
-    def captured() -> Graph:
-        found = capture(model, mode)
-        return with_origin(lowering(found, costs.cost, name), found, costs, source=source, device="cpu")
+        def captured() -> Graph:
+            found = capture(model, mode)
+            own = with_collectives(costs, interconnect, found)
+            return lowered_graph(found, name, own, source=source, device="cpu", world=world)
 
-    alike = repeated_blocks(model.module)
-    if alike is None:
-        return captured(), ""
-    blocks = _called_alike(alike, model, mode)
-    graph = None if blocks is None else _from_few(blocks, captured)
+        alike = repeated_blocks(model.module)
+        if alike is None:
+            return captured(), ""
+        blocks = _called_alike(alike, model, mode)
+        graph = None if blocks is None else _from_few(blocks, captured)
     if graph is None or blocks is None:  # from a new model: calls may have changed this one
-        return export_model(build, name, source, cost=cost, tell=tell), ""
+        whole = export_model(build, name, source, cost=cost, world=world, interconnect=interconnect, tell=tell)
+        return whole, ""
     first, second, third = blocks.captured
     return graph, f"the graph of {blocks.count} blocks follows from those of {first}, {second} and {third} of them"
 

@@ -30,7 +30,7 @@ from remat_cli.frontends.torch.compat.fake_tensors import new_fake_mode
 from remat_cli.frontends.torch.document import FRONTEND
 from remat_cli.frontends.torch.inductor.joint import tracer_of
 from remat_cli.frontends.torch.installed import require_present
-from remat_cli.frontends.torch.measure.collectives import with_collectives
+from remat_cli.frontends.torch.measure.collectives import group_notes, with_collectives
 from remat_cli.frontends.torch.measure.costs import CostModel, cost_model
 from remat_cli.frontends.torch.regions import require_splittable, with_regions
 from remat_cli.frontends.torch.tensors import storage, storage_bytes, total_bytes
@@ -135,12 +135,10 @@ def export_parts(
     if split:
         require_splittable(device, compiler, world)
     costs = cost_model(cost, device, tell)
-    of_world = {} if world is None else {"world": {"ranks": world, "rank": 0}}
 
     def lowered(captured: Captured, name: str) -> Graph:
         own = with_collectives(costs, interconnect, captured)
-        graph = with_origin(lowering(captured, own.cost, name), captured, own, source=source, device=device)
-        graph = replace(graph, metadata=graph.metadata | of_world)
+        graph = lowered_graph(captured, name, own, source=source, device=device, world=world)
         return with_regions(graph, own.cost) if split else graph
 
     with world_of(world):
@@ -177,6 +175,15 @@ def _export(
     return tuple(_graphs_of(parts, lowered, name, reason))
 
 
+def lowered_graph(
+    captured: Captured, name: str, costs: CostModel, *, source: str, device: str, world: int | None = None
+) -> Graph:
+    """The graph of ``captured`` with ``costs``, with its origin; of a rank of ``world`` if it is not None."""
+    graph = with_origin(lowering(captured, costs.cost, name), captured, costs, source=source, device=device)
+    of_world = {} if world is None else {"world": {"ranks": world, "rank": 0}}
+    return replace(graph, metadata=graph.metadata | of_world)
+
+
 def with_origin(low: Lowering, captured: Captured, costs: CostModel, *, source: str, device: str) -> Graph:
     """The graph of ``low``, made from ``captured`` with ``costs``, with its origin and the lines of its nodes."""
     graph = described(low.graph, captured, costs, source=source, device=device)
@@ -193,7 +200,7 @@ def described(graph: Graph, captured: Captured, costs: CostModel, *, source: str
     metadata["parameters"] = sum(local_tensor(p).numel() for p in captured.model.module.parameters())
     if captured.inductor is not None:
         metadata["compiler"] = "inductor"
-    notes = {"notes": [*captured.notes, *graph.metadata["notes"]]}
+    notes = {"notes": [*captured.notes, *group_notes(captured), *graph.metadata["notes"]]}
     return replace(graph, cost_unit=costs.unit, metadata=metadata | graph.metadata | notes)
 
 

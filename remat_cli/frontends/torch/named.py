@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from remat_cli.errors import FrameworkUnavailable, InputError, Problem, UsageError
 from remat_cli.frontends.optimizers import Parameter
+from remat_cli.frontends.torch.compat.distributed import local_tensor
 from remat_cli.frontends.torch.denoisers import LATENTS, denoiser
 from remat_cli.frontends.torch.tensors import mapped
 from remat_cli.frontends.torch.types import Module, Tensor
@@ -441,6 +442,7 @@ def float_types(dtype: str) -> str:
 
 
 def contents(module: Module) -> tuple[tuple[Parameter, ...], int]:
-    """The parameters of a module, each once, and the bytes of its buffers."""
-    parameters = tuple(Parameter(tuple(p.shape), p.element_size(), p.requires_grad) for p in module.parameters())
+    """The parameters of a module, each once and as this rank has it, and the bytes of its buffers."""
+    own = ((local_tensor(p), p.requires_grad) for p in module.parameters())
+    parameters = tuple(Parameter(tuple(p.shape), p.element_size(), trained) for p, trained in own)
     return parameters, sum(b.numel() * b.element_size() for b in module.buffers())

@@ -6,7 +6,7 @@ from typing import Any
 from remat_cli.reports.accumulation import parted_table
 from remat_cli.reports.buckets import ChoiceFacts, bucket_table
 from remat_cli.reports.charts import BUDGET, COLOURS
-from remat_cli.reports.fits import CONTEXT, FitsFacts, details, fits_table, verdict
+from remat_cli.reports.fits import CONTEXT, FitsFacts, details, fits_table, model_words, verdict
 from remat_cli.reports.web.page import Chart, Page, Section, hatching
 from remat_cli.units import format_bytes
 
@@ -33,7 +33,7 @@ def fits_page(facts: FitsFacts) -> Page:
         said = "; ".join(f"{format_bytes(size)} {sentence}" for size, sentence in facts.advice)
         sections.append(Section("What to change first", f"{said}."))
     good = {"yes": True, "no": False}.get(word)
-    shown = [("model", f"{facts.title}; {facts.sizes}; {facts.optimizer}"), ("answer", why), *details(facts)]
+    shown = [("model", model_words(facts)), ("answer", why), *details(facts)]
     return Page(title=f"Will {facts.title} fit?", facts=shown, sections=sections, verdict=word, good=good)
 
 

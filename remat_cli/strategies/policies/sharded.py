@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -16,7 +17,7 @@ from remat_cli.strategies.policies.whole_modules import chosen_from, every, laye
 
 @dataclass(frozen=True, slots=True)
 class Fsdp(Strategy):
-    """Collectives that read only fixed memory are gathers of parameters, each issued when the one before it is needed.
+    """Collectives that read only fixed memory gather parameters: a layer's are issued when the one before is needed.
 
     Attributes:
         reshard: Whether the backward pass gathers again what the forward pass gathered (``reshard_after_forward``).
@@ -63,10 +64,10 @@ class Fsdp(Strategy):
 
 
 def one_ahead(graph: Graph, computes: Sequence[int], *, reshard: bool) -> list[int]:
-    """``computes`` with each gather issued when the one before it is needed.
+    """``computes`` with the gathers of each layer issued when those of the one before it are needed.
 
-    The first gather of the backward pass is issued when it is needed itself, so that nothing of the backward pass is
-    gathered during the forward pass.
+    Those of the first layer of the backward pass are issued when they are needed themselves, so that nothing of the
+    backward pass is gathered during the forward pass.
 
     Args:
         graph: The graph; every node has a phase.
@@ -77,17 +78,25 @@ def one_ahead(graph: Graph, computes: Sequence[int], *, reshard: bool) -> list[i
     backward = False
     issued: list[list[int]] = []
     others = [x for x in computes if not graph.moves_freely(x)]
-    slot = -1  # where the gather before was needed
+    slot, unit = -1, ""  # where the unit before was needed first, and the unit that is being gathered
+    needed = -1  # where that one was needed first
     for k, x in enumerate(others):
         issued.append([])
         if graph.nodes[x].phase is Phase.BACKWARD and not backward:
-            backward, slot = True, -1
+            backward, slot, unit, needed = True, -1, "", -1
             if reshard:
                 there.clear()
-        makers = (graph.producer[v] for v in graph.nodes[x].inputs if v not in there)
-        wanted = [maker for maker in makers if graph.moves_freely(maker)]
-        if wanted:
-            issued[k if slot < 0 else slot] += wanted
-            there.update(graph.first_value[maker] for maker in wanted)
-            slot = k
+        for maker in dict.fromkeys(graph.producer[v] for v in graph.nodes[x].inputs):
+            if not graph.moves_freely(maker) or graph.first_value[maker] in there:
+                continue
+            if _unit(graph.nodes[maker].id) != unit:
+                slot, unit, needed = needed, _unit(graph.nodes[maker].id), k
+            issued[needed if slot < 0 else slot].append(maker)
+            there.add(graph.first_value[maker])
     return [step for gathers, x in zip(issued, others, strict=True) for step in (*gathers, x)]
+
+
+def _unit(name: str) -> str:
+    """What is gathered at a time: a layer, such as ``model.layers.3``; outside of layers, each parameter by itself."""
+    found = re.match(r"(.*?\.\d+)[./]", name)
+    return name if found is None else found.group(1)

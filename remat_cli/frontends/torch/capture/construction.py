@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from remat_cli.errors import CaptureFailed, TooLarge
+from remat_cli.errors import CaptureFailed, TooLarge, UsageError
 from remat_cli.frontends.available import available_bytes
 from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.source import frames_of
@@ -72,6 +72,8 @@ def construct(function: Callable[[], Any], mode: FakeMode, device: str, tell: Te
             ):
                 warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copies of modules do
                 returned = function()
+        except UsageError:  # what was asked for cannot be done with the model
+            raise
         except Exception as error:  # the user's code may do anything
             if not economical.fake_bytes or not (economical.reason or isinstance(error, _FOR_WANT_OF_DATA)):
                 raise _failed(name, error) from error
@@ -176,7 +178,7 @@ def construct_for_real(
     try:
         with undisturbed(device), counted, torch.device(device):
             return function()
-    except TooLarge:
+    except (TooLarge, UsageError):
         raise
     except Exception as error:  # the user's code may do anything
         raise _failed(name, error) from error

@@ -118,6 +118,13 @@ def local_tensor(tensor: Tensor) -> Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
+def is_divided(tensor: Tensor) -> bool:
+    """Whether a tensor is a DTensor."""
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
+
+
 def is_opaque(value: Any) -> bool:
     """Whether a value in a graph is an object that is no tensor, such as the mesh of a DTensor."""
     from torch._library.fake_class_registry import FakeScriptObject

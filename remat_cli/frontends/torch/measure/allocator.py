@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from remat_cli.frontends.torch.document import Step, read_padding, read_step
 from remat_cli.graph.model import Graph
@@ -305,13 +305,23 @@ def _states(step: Step, state_bytes: int) -> list[int]:
     return [math.ceil(share * size) for size in parameters for _ in range(2)]
 
 
-def least_limit(graph: Graph, statements: Sequence[Statement], *, state_bytes: int = 0) -> int:
+def least_limit(
+    graph: Graph, statements: Sequence[Statement], *, state_bytes: int = 0, captured: Graph | None = None
+) -> int:
     """The least limit, to 1%, within which the allocator serves a training loop by plan, for every habit.
 
-    Gaps depend on every request, so a limit that just suffices for one order of requests fails for another. For
-    ``state_bytes`` see :func:`loop_footprint`.
+    Gaps depend on every request, so a limit that just suffices for one order of requests fails for another.
+
+    Args:
+        graph: The graph of the step.
+        statements: A valid plan of it.
+        state_bytes: See :func:`loop_footprint`.
+        captured: The graph as it was captured, if nodes without operations were added to it; None if none were.
     """
-    step = read_step(graph)
+    step = read_step(graph if captured is None else captured)
+    if captured is not None:
+        tangents = captured.nodes[step.tangents].id
+        step = replace(step, graph=graph, tangents=next(k for k, n in enumerate(graph.nodes) if n.id == tangents))
     return max(_least_limit(step, statements, state_bytes, habit) for habit in _HABITS)
 
 

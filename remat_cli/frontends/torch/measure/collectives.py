@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from remat_cli.errors import CaptureFailed, UsageError
-from remat_cli.frontends.interconnect import Interconnect
+from remat_cli.frontends.interconnect import ONE_QUEUE, Interconnect
 from remat_cli.frontends.torch.capture.capture import Captured, Group
 from remat_cli.frontends.torch.capture.sharded import whole_bytes
 from remat_cli.frontends.torch.compat.distributed import COLLECTIVES, COMMUNICATING, group_dimensions, group_size
@@ -59,6 +59,12 @@ def with_collectives(costs: CostModel, interconnect: Interconnect | None, captur
     if interconnect is None:
         return replace(costs, cost=cost)
     return replace(costs, cost=cost, description=costs.description | {"interconnect": interconnect.document()})
+
+
+def group_notes(captured: Captured) -> list[str]:
+    """What is assumed if the collectives of a captured step are those of several groups of ranks."""
+    calls = (node for node in captured.joint.graph.nodes if str(node.target) in COLLECTIVES)
+    return [ONE_QUEUE] if len({_group(node) for node in calls}) > 1 else []
 
 
 def _group(node: FxNode) -> str:
