@@ -82,6 +82,7 @@ def render(style: Style, *renderables: RenderableType) -> str:
         width=style.columns,
         height=100,
         force_terminal=style.color,
+        force_jupyter=False,  # in a notebook rich would show the text, and write nothing
         color_system="standard" if style.color else None,
         no_color=not style.color,
         force_interactive=False,

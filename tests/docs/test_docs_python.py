@@ -110,6 +110,14 @@ def test_budgets_are_written_in_three_ways():
     assert remat.check(plan).budget_bytes == 6
 
 
+def test_texts_are_returned_in_a_notebook_too(monkeypatch):
+    """There rich shows what it is given, if it is let, and writes nothing."""
+    plan = remat.solve(remat.build_graph("unit-chain{n=9}"), None).plan
+    told = remat.describe(plan)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert remat.describe(plan) == told
+
+
 def test_a_budget_that_means_nothing_is_refused():
     plan = remat.solve(remat.build_graph("unit-chain{n=9}"), None).plan
     with pytest.raises(remat.RematError, match="16G"):

@@ -9,6 +9,7 @@ import remat_cli as remat
 ELSEWHERE = {
     "extending.md": "test_docs_python.py",
     "jax.md": "jax_frontend",
+    "pages.md": "frontends/record_snapshot.py, on a CUDA device",
     "policy.md": "a line of JAX in a text",
     "python.md": "test_docs_python.py, as doctests",
     "sharded.md": "cli/test_cli_sharded.py",
@@ -21,16 +22,16 @@ SHOWN = [(page, k) for page, k in SHOWN if blocks(page)[k].language == "python"]
 SHOWN.append((ROOT / "README.md", next(k for k, b in enumerate(blocks(ROOT / "README.md")) if "remat.fit" in b.text)))
 
 
-def around() -> dict[str, object]:
-    """What a page takes for granted."""
-    layers = [layer for _ in range(4) for layer in (torch.nn.Linear(64, 64), torch.nn.Tanh())]
-    return {
-        "remat": remat,
-        "model": torch.nn.Sequential(*layers),
-        "batch": torch.randn(256, 64),
-        "labels": torch.randn(256, 64),
-        "criterion": torch.nn.functional.mse_loss,
-    }
+def around(text: str) -> dict[str, object]:
+    """What a page takes for granted; lengths of sequences differ where the text speaks of them."""
+    layers = [layer for _ in range(6) for layer in (torch.nn.Linear(64, 64), torch.nn.Tanh())]
+    if "buckets=" in text:
+        model, batch = torch.nn.Sequential(torch.nn.Embedding(100, 64), *layers), torch.randint(0, 100, (2, 256))
+    else:
+        model, batch = torch.nn.Sequential(*layers), torch.randn(1024, 64)
+    criterion = torch.nn.functional.mse_loss
+    labels = torch.zeros(*batch.shape[: 2 if "buckets=" in text else 1], 64)
+    return {"remat": remat, "model": model, "batch": batch, "labels": labels, "criterion": criterion}
 
 
 @pytest.mark.parametrize(("page", "k"), SHOWN, ids=[f"{page.stem} {k}" for page, k in SHOWN])
@@ -39,7 +40,7 @@ def test_a_block_of_python_runs(page, k, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     torch.compiler.reset()
     text = blocks(page)[k].text
-    names = around()
+    names = around(text)
     model = names["model"]
     exec(compile(text, f"{page.name}, block {k}", "exec"), names)
     if "remat.fit(" in text and names["model"] is model:
