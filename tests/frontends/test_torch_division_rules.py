@@ -6,7 +6,17 @@ import math
 import pytest
 import torch
 
-from remat_cli.frontends.aten.division_rules import RULES, WHOLE, Asked, Operand, RowCount, Rows, Summed, divided
+from remat_cli.frontends.aten.division_rules import (
+    RULES,
+    WHOLE,
+    Asked,
+    Operand,
+    RowCount,
+    Rows,
+    Summed,
+    divided,
+    linear,
+)
 from remat_cli.frontends.torch.codec import operator_named
 from remat_cli.frontends.torch.execute.division import part_of
 from remat_cli.frontends.torch.tensors import tensors_in
@@ -24,6 +34,7 @@ def indices(below, *shape):
 
 
 LAYER_NORM = torch.ops.aten.native_layer_norm(numbers(2, 3, 4), [4], None, None, 1e-5)
+CONVOLUTION = [1, 1], [1, 1], [1, 1], False, [0, 0], 1
 SAMPLES = [
     ("view.default", (numbers(2, 3, 4), [6, 4])),
     ("view.default", (numbers(6, 4), [2, 3, 4])),
@@ -92,6 +103,27 @@ SAMPLES = [
     ("nll_loss_forward.default", (numbers(6, 6), indices(6, 6), None, 0, -100)),
     ("nll_loss_backward.default", (numbers(), numbers(6, 6), indices(6, 6), None, 1, 2, numbers().abs())),
     ("nll_loss_backward.default", (numbers(), numbers(6, 6), indices(6, 6), numbers(6), 2, -100, numbers().abs())),
+    ("nll_loss2d_forward.default", (numbers(6, 5, 6, 2), indices(5, 6, 6, 2), None, 1, 2)),
+    ("nll_loss2d_forward.default", (numbers(6, 5, 2, 2), indices(5, 6, 2, 2), numbers(5).abs(), 2, -100)),
+    ("nll_loss2d_backward.default", (numbers(), numbers(6, 5, 6, 2), indices(5, 6, 6, 2), None, 1, 2, numbers().abs())),
+    ("convolution.default", (numbers(6, 6, 6, 5), numbers(6, 6, 3, 3), numbers(6), *CONVOLUTION)),
+    (
+        "convolution_backward.default",
+        (numbers(6, 6, 6, 5), numbers(6, 6, 6, 5), numbers(6, 6, 3, 3), [6], *CONVOLUTION, [True, True, True]),
+    ),
+    (
+        "convolution_backward.default",
+        (numbers(6, 6, 6, 5), numbers(6, 6, 6, 5), numbers(6, 6, 3, 3), None, *CONVOLUTION, [False, True, False]),
+    ),
+    ("index.Tensor", (numbers(6, 6, 4), [None, indices(6, 3, 1), indices(4, 2)])),
+    ("index.Tensor", (numbers(6, 6, 4), [indices(6, 6)])),
+    ("index.Tensor", (numbers(6, 6, 4), [indices(6, 3), None, indices(4, 3)])),
+    ("_unsafe_index.Tensor", (numbers(6, 6, 4), [None, None, indices(4, 6)])),
+    ("index_put.default", (numbers(6, 6, 4), [None, indices(6, 3)], numbers(6, 3, 4), True)),
+    ("index_put.default", (numbers(6, 6, 4), [None, indices(6, 6)], numbers(6, 4), True)),
+    ("_unsafe_index_put.default", (numbers(6, 6, 4), [None, None, indices(4, 6)], numbers(6, 6, 6), True)),
+    ("new_zeros.default", (numbers(2, 3, 4), [2, 3, 6])),
+    ("new_zeros.default", (numbers(6, 6), [6, 6])),
     ("embedding.default", (numbers(6, 4), indices(6, 2, 3))),
     ("embedding_dense_backward.default", (numbers(2, 3, 4), indices(6, 2, 3), 6, -1, False)),
     ("embedding_dense_backward.default", (numbers(6, 4), indices(6, 6), 6, 2, True)),
@@ -200,3 +232,21 @@ def test_ways_that_are_known_are_found():
     assert (Summed(),) in results("sum.default", numbers(2, 3, 4))
     assert results("nll_loss_forward.default", numbers(6, 6), indices(6, 6), None, 0, -100) == set()
     assert results("embedding_dense_backward.default", numbers(6, 4), indices(6, 6), 6, 2, True) == set()
+
+
+@pytest.mark.parametrize(("name", "args"), SAMPLES, ids=lambda one: one if isinstance(one, str) else "")
+def test_calls_that_are_linear_in_arguments_return_three_times_as_much_for_three_times_them(name, args):
+    for positions in ([0], [1], [0, 1], [0, 2]):
+        tensors = [args[at] for at in positions if at < len(args) and isinstance(args[at], torch.Tensor)]
+        if linear(name, positions) and len(tensors) == len(positions):
+            tripled = [3 * argument if at in positions else argument for at, argument in enumerate(args)]
+            more, made = (dict(tensors_in(operator_named(f"aten.{name}")(*given))) for given in (tripled, args))
+            for item, tensor in made.items():
+                torch.testing.assert_close(more[item], 3 * tensor)
+
+
+def test_what_is_linear_is_known_for_the_gradients_of_a_head():
+    assert all(linear(f"{name}.default", [0]) for name in ("nll_loss_backward", "_log_softmax_backward_data", "mm"))
+    assert not any(linear(name, [0]) for name in ("exp.default", "add.Tensor", "pow.Tensor_Scalar", "nll_loss_forward"))
+    assert not linear("mul.Tensor", [0, 1])
+    assert not linear("gelu_backward.default", [1])

@@ -506,3 +506,36 @@ def test_a_second_backward_pass_does_not_find_gradients_multiplied_twice():
         complete(kept.detach(), torch.tensor(tangent))
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             kept.sum().backward()
+
+
+class Segmentation(nn.Module):
+    """Classes of pixels in a higher resolution, with their loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 20, 1)
+
+    def forward(self, images, targets):
+        classes = self.head(torch.nn.functional.gelu(self.stem(images)))
+        full = nn.functional.interpolate(classes, scale_factor=2, mode="bilinear")
+        return nn.functional.cross_entropy(full, targets, ignore_index=3)
+
+
+def test_a_segmentation_head_runs_for_some_images_at_a_time():
+    def build():
+        return Segmentation().double(), (torch.randn(4, 3, 6, 5).double(), torch.randint(0, 20, (4, 12, 10)))
+
+    graph = export_model(build, "head", "torch:head.py:build", cost="flops", split=True)
+    [region] = graph.splits
+    assert (region.id, region.parts, region.along) == ("loss", (2, 4), "4 rows")
+    plan = plan_in_parts(graph, {"loss": 4})
+    assert peak(plan.graph, range(len(plan.graph.nodes))) < 0.4 * peak(graph, range(len(graph.nodes)))
+    model, batch = build()
+    other = copy.deepcopy(model)
+    step = torch.compile(model, backend=remat.remat_backend(plan))
+    losses = [one(*batch) for one in (step, other)]
+    for loss in losses:
+        loss.backward()
+    made = ([loss.detach(), *(p.grad for p in m.parameters())] for loss, m in zip(losses, (model, other), strict=True))
+    for one, wanted in zip(*made, strict=True):
+        assert (one - wanted).abs().max() <= 1e-12 * wanted.abs().max()

@@ -146,7 +146,11 @@ def linear(name: str, positions: Sequence[int]) -> bool:
         return len(positions) == 1
     if name in {"add", "sub"}:
         return list(positions) == [0, 1]
-    first = name in {"neg", "div", "sum", "clone", "_to_copy", "cat"} or name.endswith(("_backward", "_backward_data"))
+    if name in {"index_put", "_unsafe_index_put"}:
+        return list(positions) == [0, 2]
+    first = name in {"neg", "div", "sum", "clone", "_to_copy", "cat", "new_zeros"} or name.endswith(
+        ("_backward", "_backward_data")
+    )
     return first and list(positions) == [0]
 
 
@@ -419,6 +423,45 @@ def _embedding_gradient(asked: Asked) -> Divided | None:
     return None if rows is None or rows != asked.tensor(1).state or asked.args[4] else Divided((Summed(),))
 
 
+def _convolution(asked: Asked) -> Divided | None:
+    """``convolution(images, weight, bias, ...)``, in which images are the rows."""
+    states = [asked.tensor(at).state for at in (0, 1, 2)]
+    return Divided((Rows(0),)) if states == [Rows(0), WHOLE, WHOLE] else None
+
+
+def _convolution_gradient(asked: Asked) -> Divided | None:
+    """``convolution_backward(gradient, images, weight, ..., mask)``, which returns what the mask asks for."""
+    if [asked.tensor(at).state for at in (0, 1, 2)] != [Rows(0), Rows(0), WHOLE]:
+        return None
+    states: tuple[State, ...] = (Rows(0), Summed(), Summed())
+    return Divided(tuple(state for state, wanted in zip(states, asked.args[10], strict=True) if wanted))
+
+
+def _indexed(asked: Asked) -> Divided | None:
+    """``index(tensor, indices)`` and ``index_put(tensor, indices, values)``: none for rows, nor before them."""
+    source, indices = asked.tensor(0), asked.args[1]
+    rows, free = _rows(source.state), sum(index is None for index in indices)
+    given = indices[free:]
+    if rows is None or rows.end > free or any(index is None or index.state != WHOLE for index in given):
+        return None
+    if len(asked.args) > 2:
+        values = asked.tensor(2)
+        rank = free + max(len(index.shape) for index in given) + len(source.shape) - len(indices)
+        same = values.shape[rows.at : rows.end] == source.shape[rows.at : rows.end]
+        if values.state != rows or len(values.shape) != rank or not same:
+            return None
+    return Divided((rows,))
+
+
+def _new(asked: Asked) -> Divided | None:
+    """``new_zeros(tensor, sizes)``, where sizes are as many rows as the tensor has, at the same place."""
+    source, sizes = asked.tensor(0), asked.args[1]
+    rows = _rows(source.state)
+    if rows is None or tuple(sizes[rows.at : rows.end]) != tuple(source.shape[rows.at : rows.end]):
+        return None
+    return Divided((rows,), {1: part_shape(sizes, rows)})
+
+
 def _joined(asked: Asked) -> Divided | None:
     tensors, axis = asked.args[0], asked.given(1, "dim", 0)
     places = {operand.state for operand in tensors}
@@ -473,6 +516,15 @@ RULES: Mapping[str, Rule] = {
     "native_layer_norm_backward": _normalised(2, 2),
     "nll_loss_forward": _likelihood,
     "nll_loss_backward": _likelihood_gradient,
+    "nll_loss2d_forward": _likelihood,
+    "nll_loss2d_backward": _likelihood_gradient,
+    "convolution": _convolution,
+    "convolution_backward": _convolution_gradient,
+    "_unsafe_index": _indexed,
+    "_unsafe_index_put": _indexed,
+    "index": _indexed,
+    "index_put": _indexed,
+    "new_zeros": _new,
     "embedding": _embedding,
     "embedding_dense_backward": _embedding_gradient,
     "clone": _pointwise,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_cli.errors import UsageError
-from remat_cli.frontends.aten.division_rules import Rows, Summed
+from remat_cli.frontends.aten.division_rules import LIKELIHOODS, Rows, Summed
 from remat_cli.frontends.torch.document import ROWS, Step, Value, read_step, tensors_read
 from remat_cli.frontends.torch.execute.division import Divider, Division, NotDivisible, division, without_data
 from remat_cli.frontends.torch.execute.trial import Trial
@@ -31,8 +31,7 @@ _WIDE = 1.25
 """A value is wide if it has so many times the bytes of the usual one. Untuned."""
 _LEAST_SHARE = 0.01
 """A region is offered if it spares at least this share of all values of the graph together. Untuned."""
-_PRODUCTS = frozenset({"aten.mm.default", "aten.addmm.default"})
-_LOSS = frozenset({"aten.nll_loss_forward.default"})
+_PRODUCTS = frozenset({"aten.mm.default", "aten.addmm.default", "aten.convolution.default"})
 _APART, _AT_ONCE = ("forward", "backward"), ("both",)
 """The operations of a region: one for each pass; or one for both, which is quicker, since it repeats nothing."""
 _NONE = "no region of the step can run in parts, or would take much less memory so"
@@ -279,7 +278,7 @@ def _form(step: Step, nodes: Sequence[int]) -> Any:
 def _name(step: Step, group: _Group, regions: Sequence[Region]) -> str:
     """``loss``, ``hidden``, ``hidden2``, ..."""
     first = group.members[0]
-    name = "loss" if any(step.operations[node].call in _LOSS for node in first.forward) else "hidden"
+    name = "loss" if any(step.operations[node].call in LIKELIHOODS for node in first.forward) else "hidden"
     count = sum(region.id.rstrip("0123456789") == name for region in regions)
     return name if not count else f"{name}{count + 1}"
 
