@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs site package bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow models named-models foreign truth ablation torch-versions clean
+.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs site package bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow hollow-truth models named-models foreign truth ablation torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -204,6 +204,11 @@ gpu:
 hollow:
 	PYTHONPATH=$(CURDIR) HOLLOW_WORKSPACE=67108864 $(GPU_PYTHON) -m benchmarks.torch.hollow \
 	  $(GPU_PYTHON) -m benchmarks.torch.gpu --parts fit,peaks,batch
+
+# What `remat fits` predicts for a card beside what training takes from it there, in an environment that also has the packages
+# of benchmarks/models/requirements.txt. ASKED names the models.
+hollow-truth:
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m benchmarks.torch.hollow $(GPU_PYTHON) -m benchmarks.fits --cuda $(ASKED)
 
 # Real models of four libraries, in an environment of their own: benchmarks/models. About an hour on one core; a later run only does
 # what is missing. ASKED narrows it: make models ASKED='--only clip --again'.

@@ -1,19 +1,20 @@
 """``make truth``, or ``python -m benchmarks.fits``: what ``remat fits`` and other tools predict, and what is measured.
 
-Answers are kept as they come in ``results/fits.json``, and a later run skips the models that are there.
+Answers are kept as they come in ``results/fits.json``, and a later run skips the models that are there. ``--cuda``
+compares with what PyTorch's allocator takes from a CUDA device, and keeps ``results/cuda.json``: ``make hollow-truth``
+does so without a device.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.fits.page import page
+from benchmarks.fits.page import cuda_page, page
 from benchmarks.models.__main__ import LIBRARIES, Kept
 from benchmarks.models.forking import warm
 from benchmarks.models.listing import LIMIT_S, MODELS
 
 RESULTS = Path(__file__).resolve().parent / "results"
-STEP = "fits"
 TOOLS = ("accelerate", "torch-kitsune")
 """Whose versions the results name besides those of the libraries of models."""
 
@@ -26,14 +27,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each search")
     parser.add_argument("--page", action="store_true", help="only write the page")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the answers and the page")
+    parser.add_argument("--take", type=Path, help="only take over the answers in another folder")
+    parser.add_argument("--cuda", action="store_true", help="on a CUDA device, which may be hollow")
     asked = parser.parse_args(arguments)
-    kept = Kept(asked.results / "fits.json", asked.limit, MODELS, (*LIBRARIES, *TOOLS))
-    if not asked.page:
+    step, make_page, others = ("cuda", cuda_page, ()) if asked.cuda else ("fits", page, TOOLS)
+    kept = Kept(asked.results / f"{step}.json", asked.limit, MODELS, (*LIBRARIES, *others))
+    if asked.take:
+        kept.take(asked.take / f"{step}.json")
+    elif not asked.page:
         warm()
         for model in MODELS:
             if not asked.only or {model.name, model.family, model.library} & set(asked.only):
-                kept.ask(STEP, model, again=asked.again, failed=asked.failed)
-    (asked.results / "fits.md").write_text(page(kept.document), encoding="utf-8")
+                kept.ask(step, model, again=asked.again, failed=asked.failed)
+    (asked.results / f"{step}.md").write_text(make_page(kept.document), encoding="utf-8")
     return 0
 
 

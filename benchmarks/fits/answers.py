@@ -92,6 +92,16 @@ def _by_plan(subject: Subject, plan: Plan) -> int | str:
 def _peak(subject: Subject, owner: Any, loss: Callable[[], Any]) -> int:
     """The peak of a whole training step, once the optimizer has its state."""
     optimizer = torch.optim.AdamW(owner.parameters(), lr=1e-4, foreach=True)
+    step = stepping(optimizer, loss)
+    step()
+    step()  # what is made once is not counted
+    state = [moment for kept in optimizer.state.values() for name, moment in kept.items() if name != "step"]
+    resident = storage_bytes([*owner.parameters(), *owner.buffers(), *tensors_of(subject.inputs), *state])
+    return resident + allocated_peak(step)
+
+
+def stepping(optimizer: torch.optim.Optimizer, loss: Callable[[], Any]) -> Callable[[], None]:
+    """A whole training step."""
 
     def step() -> None:
         seeded()  # the same shapes every time, where they are random
@@ -99,11 +109,7 @@ def _peak(subject: Subject, owner: Any, loss: Callable[[], Any]) -> int:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    step()
-    step()  # what is made once is not counted
-    state = [moment for kept in optimizer.state.values() for name, moment in kept.items() if name != "step"]
-    resident = storage_bytes([*owner.parameters(), *owner.buffers(), *tensors_of(subject.inputs), *state])
-    return resident + allocated_peak(step)
+    return step
 
 
 def _keep_what_a_gpu_keeps() -> None:

@@ -15,7 +15,9 @@ STEPS = ("export", "fullgraph", "solve60", "run60", "solve80", "run80", "fit", "
 """All steps, in the order in which they run for a model."""
 FOREIGN_STEPS = ("told", "untold")
 """Those of the foreign models."""
-_ANSWERS = {"fits": "benchmarks.fits.answers"} | dict.fromkeys(FOREIGN_STEPS, "benchmarks.models.foreign")
+_ANSWERS = {"fits": "benchmarks.fits.answers", "cuda": "benchmarks.fits.cuda"} | dict.fromkeys(
+    FOREIGN_STEPS, "benchmarks.models.foreign"
+)
 """The modules that answer steps besides those of the suite's training."""
 LIMITS_S = {
     "export": 300,
@@ -27,6 +29,7 @@ LIMITS_S = {
     "told": 400,
     "untold": 400,
     "fits": 900,
+    "cuda": 900,
 }
 _LIBRARIES = {"transformers": "transformers.integrations.moe"}
 """The modules that define operators of a namespace."""

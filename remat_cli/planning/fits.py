@@ -1,9 +1,9 @@
 """Whether a training step fits into a memory: without recomputation, with every block recomputed, with the best plan.
 
 The step's graph gets all that is in memory besides: the state of the optimizer, and parameters that the step does not
-read. The memory of a choice is the larger of two peaks: that of the forward and backward pass by its plan, as a caching
-allocator takes it from the device; and that of the optimizer's step, when gradients and temporary tensors are in memory
-and results of layers are not. What is taken outside of the framework (the context of the device) comes on top.
+read. The memory of a choice is the larger of two peaks, as a caching allocator takes it from the device: that of the
+forward and backward pass by its plan; and that of the optimizer's step, when gradients and temporary tensors are in
+memory and results of layers are not. What is taken outside of the framework (the context of the device) comes on top.
 """
 
 import time
@@ -22,8 +22,9 @@ from remat_cli.planning.solving import solve
 from remat_cli.reports.fits import Largest
 from remat_cli.units import format_bytes
 
-Reserved = Callable[[Graph, Sequence[Statement]], int]
-"""The bytes that the framework's allocator takes from the device for a loop of training steps by a plan."""
+Reserved = Callable[[Graph, Sequence[Statement], int], int]
+"""The bytes that the framework's allocator takes from the device for a loop of training steps by a plan, with so many
+temporary bytes of the optimizer after each."""
 TIME_LIMIT_S = 60.0
 """Seconds for both searches together that callers give if nothing is asked for."""
 _BEST_SHARE = 0.6
@@ -235,14 +236,18 @@ def choice_of(name: str, need: Need, solved: Solved) -> Choice:
     for value, size in replay.residents:
         parts[parts_by_value[value].value] += size
     parts[Part.WORKSPACE.value] += replay.workspace_bytes
-    reserved = replay.peak_bytes if need.reserved is None else need.reserved(graph, solved.plan.statements)
-    parts[GAPS] = reserved - replay.peak_bytes
     update = update_bytes(need)
-    if update > reserved:
-        parts = dict(need.fixed) | {Part.GRADIENTS.value: update - graph.fixed_memory - need.update_bytes}
-        parts[UPDATE] = need.update_bytes
+    in_update = update > replay.peak_bytes
+    if in_update:
+        parts = dict(need.fixed) | {UPDATE: need.update_bytes}
+        gradients = update - graph.fixed_memory - need.update_bytes
+        parts[Part.GRADIENTS.value] = parts.get(Part.GRADIENTS.value, 0) + gradients
+    taken = tensors = max(update, replay.peak_bytes)
+    if need.reserved is not None:
+        taken = max(tensors, need.reserved(graph, solved.plan.statements, need.update_bytes))
+    parts[GAPS] = taken - tensors
     shown = {name: size for name, size in parts.items() if size}
-    return Choice(name, solved, shown, max(reserved, update) + need.context_bytes, update > reserved)
+    return Choice(name, solved, shown, taken + need.context_bytes, in_update)
 
 
 def update_bytes(need: Need) -> int:

@@ -8,7 +8,7 @@ from torch_plans import most_bytes
 
 import remat_cli as remat
 from remat_cli.frontends.source import load_function
-from remat_cli.frontends.torch.measure.allocator import least_limit
+from remat_cli.frontends.torch.measure.allocator import LIBRARY_BYTES, least_limit
 from remat_cli.frontends.torch.measure.memory import with_workspaces
 from remat_cli.graph.memory_parts import Part, parts_of_values
 from remat_cli.planning.fits import BEST, BLOCKS, UPDATE, WITHOUT, Need, choice_of, fits
@@ -101,7 +101,8 @@ def test_the_best_plan_is_within_the_memory_as_the_allocator_takes_it(step) -> N
     best = answer.choice(BEST)
     assert answer.chosen is best
     assert best.total_bytes <= between
-    assert least_limit(best.plan.graph, best.plan.statements) + CONTEXT == best.total_bytes
+    need = answer.need
+    assert least_limit(best.plan.graph, best.plan.statements, need.update_bytes) + CONTEXT == best.total_bytes
     assert best.overhead <= free.choice(BLOCKS).overhead
 
 
@@ -140,6 +141,22 @@ def test_the_step_of_an_optimizer_may_take_the_most() -> None:
     outputs = sum(graph.size[v] for v in graph.outputs)
     assert choice.total_bytes == 1000 + outputs + 500 + 7
     assert choice.parts[UPDATE] == 500
+
+
+def test_libraries_and_gaps_are_in_memory_during_the_step_of_an_optimizer(tmp_path) -> None:
+    path = tmp_path / "wide.py"
+    path.write_text(
+        "import torch\ndef build():\n    layers = [torch.nn.Linear(1024, 1024) for _ in range(4)]\n"
+        "    return torch.nn.Sequential(*layers), torch.randn(2, 1024), lambda out: out.mean()\n"
+    )
+    answer = answer_of(f"torch:{path}:build").fits
+    choice = answer.choice(WITHOUT)
+    assert choice.in_update
+    tensors = 5 * choice.parts["parameters"]  # with two of state, gradients, and as much for a moment
+    assert choice.total_bytes >= tensors + 2 * LIBRARY_BYTES + CONTEXT
+    short = answer_of(f"torch:{path}:build", gpu=f"{tensors - 1}B").fits
+    assert "the optimizer's step alone takes" in short.missing[BEST]
+    assert short.impossible
 
 
 def test_types_of_parameters_change_their_bytes(step) -> None:

@@ -97,6 +97,14 @@ def test_training_has_the_optimizer_and_the_libraries_beside_the_steps():
     loop = loop_footprint(read_step(graph), statements, state_bytes=states)
     assert loop.allocated_bytes == pytest.approx(without.allocated_bytes + states + 2 * LIBRARY_BYTES, abs=1 << 20)
     assert loop.reserved_bytes >= loop.allocated_bytes
+    more = loop_footprint(read_step(graph), statements, state_bytes=states, update_bytes=1 << 30)
+    assert more.allocated_bytes == pytest.approx(
+        graph.fixed_memory + sum_of_outputs(graph) + (1 << 30) + 2 * LIBRARY_BYTES, abs=1 << 20
+    )
+
+
+def sum_of_outputs(graph):
+    return sum(graph.size[value] for value in graph.outputs)
 
 
 def test_a_limit_holds_or_is_refused():

@@ -198,7 +198,7 @@ def footprint(graph: Graph, statements: Iterable[Statement]) -> Footprint:
     step = read_step(graph)
     for size in fixed_sizes(step):
         allocator.allocate(size)
-    _step(allocator, step, statements, USUAL)
+    _step(allocator, _requests(step, statements, USUAL))
     return Footprint(allocator.peak_allocated, allocator.peak_reserved)
 
 
@@ -217,6 +217,8 @@ class Habit:
 
 USUAL = Habit()
 _HABITS = tuple(Habit(last, workspace) for last in (False, True) for workspace in (False, True))
+_LIBRARIES = 0
+"""Among the requests of a step: where each pass begins, and libraries take memory permanently at first."""
 
 
 def loop_footprint(
@@ -225,6 +227,7 @@ def loop_footprint(
     *,
     limit_bytes: int | None = None,
     state_bytes: int = 0,
+    update_bytes: int | None = None,
     habit: Habit = USUAL,
 ) -> Footprint:
     """Peaks of the allocator for a training loop by plan.
@@ -237,56 +240,141 @@ def loop_footprint(
         statements: A valid plan of it.
         limit_bytes: Most bytes that it may take from the device; None for no limit.
         state_bytes: Part of the graph's fixed memory that is allocated only after the first step, as the state of most
-            optimizers is: two tensors for every parameter, in proportion to it. Half as much is allocated temporarily
-            at the end of every step.
+            optimizers is: two tensors for every parameter, in proportion to it.
+        update_bytes: Allocated temporarily at the end of every step, beside its results and in proportion to them;
+            None for half of ``state_bytes``.
         habit: The order of requests of every operation.
 
     Raises:
         NoRoom: If the limit does not allow the loop.
     """
-    allocator = CachingAllocator(limit_bytes)
-    for size in fixed_sizes(step, state_bytes):
-        allocator.allocate(size)
-    states = _states(step, state_bytes)
-    for number in range(_LOOP):
-        left = _step(allocator, step, statements, habit, LIBRARY_BYTES if number == 0 else 0)
-        if number == 0:
-            for size in states:
-                allocator.allocate(size)
-        left += [allocator.allocate(size) for size in states[::2]]  # temporary tensors of an optimizer
-        for block in left:
-            allocator.release(block)
-    return Footprint(allocator.peak_allocated, allocator.peak_reserved)
+    return _Loop.of(step, state_bytes, update_bytes).footprint(_requests(step, statements, habit), limit_bytes)
 
 
-def _step(
-    allocator: CachingAllocator, step: Step, statements: Iterable[Statement], habit: Habit, libraries: int = 0
-) -> list[Block | None]:
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """What a training loop allocates besides what its steps do.
+
+    Attributes:
+        fixed: Bytes of what is there from the start.
+        states: Bytes of what the optimizer keeps after the first step.
+        temporary: Bytes of what it allocates at the end of every step.
+    """
+
+    fixed: Sequence[int]
+    states: Sequence[int]
+    temporary: Sequence[int]
+
+    @classmethod
+    def of(cls, step: Step, state_bytes: int, update_bytes: int | None) -> _Loop:
+        """The loop of a step, see :func:`loop_footprint`."""
+        parameters = [place.storage_bytes for place in step.places if place.kind == "parameter"]
+        states = _shared_out(state_bytes, [size for size in parameters for _ in range(2)])
+        temporary = states[::2]
+        if update_bytes is not None:
+            temporary = _shared_out(update_bytes, [step.graph.size[value] for value in step.graph.outputs])
+        return cls(fixed_sizes(step, state_bytes), states, temporary)
+
+    def footprint(self, requests: Sequence[int], limit_bytes: int | None = None) -> Footprint:
+        """Peaks of the allocator with these requests in every step, see :func:`_requests`.
+
+        Raises:
+            NoRoom: If the limit does not allow the loop.
+        """
+        allocator = CachingAllocator(limit_bytes)
+        for size in self.fixed:
+            allocator.allocate(size)
+        for number in range(_LOOP):
+            left = _step(allocator, requests, LIBRARY_BYTES if number == 0 else 0)
+            if number == 0:
+                for size in self.states:
+                    allocator.allocate(size)
+            left += [allocator.allocate(size) for size in self.temporary]
+            for block in left:
+                allocator.release(block)
+        return Footprint(allocator.peak_allocated, allocator.peak_reserved)
+
+    def least_limit(self, requests: Sequence[int], low: int) -> int:
+        """The least limit above ``low``, to 1%, that allows the loop."""
+        freely = self.footprint(requests)
+        low, high = max(low, freely.allocated_bytes), freely.reserved_bytes  # the least limit is between
+        while high - low > high // 100:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.within(requests, middle) else (middle, high)
+        return high
+
+    def within(self, requests: Sequence[int], limit_bytes: int) -> bool:
+        """Whether a limit allows the loop."""
+        try:
+            self.footprint(requests, limit_bytes)
+        except NoRoom:
+            return False
+        return True
+
+
+def _shared_out(size: int, among: Sequence[int]) -> list[int]:
+    """``size`` bytes in pieces, in proportion to ``among``, each rounded up."""
+    whole = sum(among)
+    return [math.ceil(size * one / whole) for one in among] if whole else [size]
+
+
+def _step(allocator: CachingAllocator, requests: Iterable[int], libraries: int = 0) -> list[Block | None]:
     """Simulate one step; returns the blocks that are left at its end.
 
     ``libraries`` are the bytes that each pass takes permanently.
     """
+    held: list[Block | None] = []
+    for request in requests:
+        if request > 0:
+            held.append(allocator.allocate(request))
+        elif request < 0:
+            allocator.release(held[~request])
+            held[~request] = None
+        else:
+            allocator.allocate(libraries)
+    return held
+
+
+def _requests(step: Step, statements: Iterable[Statement], habit: Habit) -> tuple[int, ...]:
+    """What one step by plan asks of the allocator, in order.
+
+    Bytes of a block, or ``~k`` to free the block of the k-th such request, or ``_LIBRARIES``.
+    """
     graph = step.graph
-    held: dict[str, Block | None] = {}
+    found, asked = [_LIBRARIES], 0
+    held: dict[str, int] = {}
     into: dict[str, int] = {}
-    allocator.allocate(libraries)
+
+    def allocate(size: int) -> int:
+        """The number of the request, which is none for 0 bytes: -1."""
+        nonlocal asked
+        if not size:
+            return -1
+        found.append(size)
+        asked += 1
+        return asked - 1
+
+    def release(number: int) -> None:
+        if number >= 0:
+            found.append(~number)
+
     for statement in statements:
         if isinstance(statement, Compute):
             node = graph.nodes[statement.node]
-            first = allocator.allocate(node.workspace if habit.workspace_first else 0)
+            first = allocate(node.workspace) if habit.workspace_first else -1
             outputs = list(zip(statement.registers, graph.values_of(statement.node), strict=True))
             for register, value in reversed(outputs) if habit.last_first else outputs:
-                held[register] = allocator.allocate(graph.size[value])
-            allocator.release(first or allocator.allocate(node.workspace))
+                held[register] = allocate(graph.size[value])
+            release(first if habit.workspace_first else allocate(node.workspace))
             if statement.node == step.tangents:
-                allocator.allocate(libraries)
+                found.append(_LIBRARIES)
         elif isinstance(statement, Deallocate):
-            allocator.release(held.pop(statement.register))
+            release(held.pop(statement.register))
         elif isinstance(statement, Allocate):
             into[statement.register] = statement.value
         elif isinstance(statement, Prefetch):
-            held[statement.register] = allocator.allocate(graph.size[into[statement.register]])
-    return list(held.values())
+            held[statement.register] = allocate(graph.size[into[statement.register]])
+    return tuple(found)
 
 
 def fixed_sizes(step: Step, state_bytes: int = 0) -> list[int]:
@@ -296,17 +384,13 @@ def fixed_sizes(step: Step, state_bytes: int = 0) -> list[int]:
     return [*sizes, max(0, step.graph.fixed_memory - padding - state_bytes - sum(sizes))]
 
 
-def _states(step: Step, state_bytes: int) -> list[int]:
-    """``state_bytes`` in two pieces for every parameter, in proportion to its size."""
-    parameters = [place.storage_bytes for place in step.places if place.kind == "parameter"]
-    if not any(parameters):
-        return [state_bytes]
-    share = state_bytes / (2 * sum(parameters))
-    return [math.ceil(share * size) for size in parameters for _ in range(2)]
-
-
 def least_limit(
-    graph: Graph, statements: Sequence[Statement], *, state_bytes: int = 0, captured: Graph | None = None
+    graph: Graph,
+    statements: Sequence[Statement],
+    update_bytes: int | None = None,
+    *,
+    state_bytes: int = 0,
+    captured: Graph | None = None,
 ) -> int:
     """The least limit, to 1%, within which the allocator serves a training loop by plan, for every habit.
 
@@ -315,28 +399,20 @@ def least_limit(
     Args:
         graph: The graph of the step.
         statements: A valid plan of it.
-        state_bytes: See :func:`loop_footprint`.
+        update_bytes: See :func:`loop_footprint`.
+        state_bytes: See there.
         captured: The graph as it was captured, if nodes without operations were added to it; None if none were.
     """
-    step = read_step(graph if captured is None else captured)
+    step, least = read_step(graph if captured is None else captured), 0
     if captured is not None:
         tangents = captured.nodes[step.tangents].id
         step = replace(step, graph=graph, tangents=next(k for k, n in enumerate(graph.nodes) if n.id == tangents))
-    return max(_least_limit(step, statements, state_bytes, habit) for habit in _HABITS)
-
-
-def _least_limit(step: Step, statements: Sequence[Statement], state_bytes: int, habit: Habit) -> int:
-    freely = loop_footprint(step, statements, state_bytes=state_bytes, habit=habit)
-    low, high = freely.allocated_bytes, freely.reserved_bytes  # the least limit is between
-    while high - low > high // 100:
-        middle = (low + high) // 2
-        try:
-            loop_footprint(step, statements, limit_bytes=middle, state_bytes=state_bytes, habit=habit)
-        except NoRoom:
-            low = middle
-        else:
-            high = middle
-    return high
+    loop = _Loop.of(step, state_bytes, update_bytes)
+    # Without workspace, or where operations have one output, habits make the same requests.
+    for requests in dict.fromkeys(_requests(step, statements, habit) for habit in _HABITS):
+        if not least or not loop.within(requests, least):
+            least = loop.least_limit(requests, least)
+    return least
 
 
 def start_libraries() -> int:
