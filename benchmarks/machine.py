@@ -106,7 +106,7 @@ def _cpu_model() -> str:
 def _gpu_model() -> str:
     """The GPU that PyTorch runs on in this process, if it does."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    if torch is None or not torch.cuda.is_initialized():  # asking more would start CUDA, and forks would have none
         return ""
     return f"{torch.cuda.get_device_properties(0).name}, CUDA {torch.version.cuda}"
 

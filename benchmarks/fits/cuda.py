@@ -5,6 +5,7 @@ is measured needs no kernels, so it runs on :mod:`benchmarks.torch.hollow`, too,
 """
 
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -50,12 +51,19 @@ def answer(_step: str, model: Listed, limit_s: float) -> dict[str, Any]:
 
 
 def _apart(work: Callable[[], dict[str, int]]) -> dict[str, int] | str:
-    """What ``work`` returns, in a process of its own, since CUDA cannot start twice; or the last line of its error."""
-    ended = forked(lambda: print(json.dumps(work())), _LIMIT_S)
+    """What ``work`` returns, in a process of its own, since CUDA cannot start twice; or its error, in a line."""
+
+    def told() -> None:
+        try:
+            print(json.dumps(work()))
+        except Exception as error:  # one model must not end the others
+            print(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}", file=sys.stderr)
+            sys.exit(1)
+
+    ended = forked(told, _LIMIT_S)
     if ended.code == 0:
         return dict(json.loads(ended.out.splitlines()[-1]))
-    lines = [line for line in ended.err.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else f"ended with code {ended.code}"
+    return (ended.err.strip().splitlines() or [f"ended with code {ended.code}"])[-1][:300]
 
 
 def _predicted(model: Listed, limit_s: float) -> dict[str, int]:

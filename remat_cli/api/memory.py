@@ -111,6 +111,7 @@ def bucket_facts(bucket: Bucket) -> BucketFacts:
         too_much=bucket.best.too_much,
         covered=None if proof is None else CoveredFacts(proof.batches, proof.lengths, proof.peak_bytes, proof.proof),
         choices=tuple(map(choice_facts, bucket.choices)),
+        cut_short=bucket.best.cut_short,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from remat_cli.api.steps import Captured
-from remat_cli.control import Progress
+from remat_cli.control import Outcome, Progress
 from remat_cli.errors import CaptureFailed, Infeasible, LimitReached, UsageError
 from remat_cli.graph.batched import Batched
 from remat_cli.graph.model import Graph
@@ -111,7 +111,8 @@ def with_largest(answer: Fits, steps: AllSizes, options: SolveOptions, listener:
             try:
                 without = largest_without(along, options)
                 best = largest_with_plan(along, without, options, listener)
-                results[name] = Largest(best.size, without.size, along.most, best.too_much, exact=True)
+                sizes = best.size, without.size, along.most, best.too_much
+                results[name] = Largest(*sizes, exact=True, cut_short=best.cut_short)
             except CaptureFailed as error:
                 results[name] = _on_a_line(answer, steps, name, options, listener)
                 missing[f"exact {name}"] = error.message
@@ -130,7 +131,8 @@ def _on_a_line(answer: Fits, steps: AllSizes, name: str, options: SolveOptions, 
     room = answer.memory_bytes - answer.need.context_bytes - gaps
     found = max_batch_of(family, room, limit=one_forward, options=options, listener=listener)
     cap = found.found if most is None else min(found.found, most)
-    return Largest(cap, min(cap, found.without), most)
+    cut_short = cap != most and found.outcome is not Outcome.FINISHED
+    return Largest(cap, min(cap, found.without), most, cut_short=cut_short)
 
 
 def parted(answer: Fits, steps: AllSizes, batch: int, options: SolveOptions, listener: Listener) -> tuple[Parted, ...]:

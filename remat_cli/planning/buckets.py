@@ -57,11 +57,13 @@ class Way:
         choice: The way, at that size; None if none fits.
         too_much: No plan fits this size or a larger one, whatever it recomputes; without recomputation, the next size,
             which does not fit without. None if the model takes no more.
+        cut_short: Whether the time limit ended the search, so that more time may find a larger size.
     """
 
     size: int
     choice: Choice | None
     too_much: int | None
+    cut_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,8 @@ def largest_with_plan(
         best = _by_plan(along, plan, best, room)
     half = replace(options, time_limit_s=options.time_limit_s and options.time_limit_s / 2, started_s=None)
     best = _searched(along, best, room, half, listener)
+    if best.size == along.most or best.size + 1 == best.too_much:
+        best = replace(best, cut_short=False)
     return best if best.choice is None or best.size == without.size else _cheaper(along, best, half, listener)
 
 
@@ -212,8 +216,12 @@ def _searched(
     for _ in range(_TRIES):
         try:
             found = max_batch_of(along.graphs, room, limit=one_forward, options=options, listener=listener)
-        except (Infeasible, LimitReached):
+        except Infeasible:
             return best
+        except LimitReached:
+            return replace(best, cut_short=True)
+        if found.outcome is not Outcome.FINISHED:
+            best = replace(best, cut_short=True)
         if found.solved is None or found.found <= best.size:
             return best
         choice = choice_of(BEST, along.need(found.found), found.solved)

@@ -65,6 +65,7 @@ class BucketFacts:
         too_much: No plan fits this batch; None if none is known.
         covered: The sizes for which its plan holds; None if that is not proven.
         choices: Ways to train that batch.
+        cut_short: Whether the time limit ended the search for a larger one.
     """
 
     length: int
@@ -76,6 +77,7 @@ class BucketFacts:
     too_much: int | None
     covered: CoveredFacts | None
     choices: tuple[ChoiceFacts, ...]
+    cut_short: bool = False
 
     @property
     def overhead(self) -> float | None:
@@ -102,6 +104,7 @@ def bucket_columns(cost_unit: str) -> list[Column[BucketFacts]]:
         Column("batch without\nrecomputation", lambda row: row.without, number),
         Column("tokens/s", lambda row: rate(row.without, row.length, row.without_cost), speed),
         Column("batch with\na plan", lambda row: row.batch, number),
+        Column("no plan\nfits", lambda row: row.too_much, number),
         Column("extra\ntime", lambda row: row.overhead, each(extra_words)),
         Column("tokens/s", lambda row: rate(row.batch, row.length, row.cost), speed),
         Column("one plan\nat most", lambda row: row.covered, each(_covered), missing="not proven"),
@@ -124,6 +127,18 @@ def extra_words(share: float) -> str:
 
 def _covered(proof: CoveredFacts) -> str:
     return format_bytes(proof.peak_bytes)
+
+
+def what_the_time_decided(rows: Sequence[BucketFacts]) -> str:
+    """For which buckets more time may find larger batches; empty if for none."""
+    lengths = [f"{row.length:,}" for row in rows if row.cut_short]
+    if not lengths:
+        return ""
+    words = f"{', '.join(lengths[:-1])} and {lengths[-1]}" if len(lengths) > 1 else lengths[0]
+    return (
+        f"for sequences up to {words}, the time limit ended the search for larger batches: more time may find some, up "
+        "to those that no plan fits, and a busy machine finds fewer"
+    )
 
 
 def what_one_plan_covers(rows: Sequence[BucketFacts]) -> str:
@@ -163,6 +178,7 @@ def buckets_document(rows: Sequence[BucketFacts], cost_unit: str) -> dict[str, A
                     "tokens_per_s": tokens_per_s(row.batch, row.length, row.cost, cost_unit),
                 },
                 "too_much": row.too_much,
+                "cut_short": row.cut_short,
                 "covered": None
                 if row.covered is None
                 else {

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from remat_cli.plan.model import Scope
 from remat_cli.reports.accumulation import PartedFacts, best_words, parted_document, parted_table
-from remat_cli.reports.buckets import BucketFacts, ChoiceFacts, bucket_table, buckets_document, what_one_plan_covers
+from remat_cli.reports.buckets import (
+    BucketFacts,
+    ChoiceFacts,
+    bucket_table,
+    buckets_document,
+    what_one_plan_covers,
+    what_the_time_decided,
+)
 from remat_cli.reports.style import Style, fields, render, title
 from remat_cli.reports.table import Column, Table, markdown_escaped
 from remat_cli.reports.words import cost_words, percent_over, size_column
@@ -33,6 +40,7 @@ class Largest:
         most: The model takes no more; None if it has no such limit.
         too_much: No plan fits this size; None if none is known.
         exact: Whether bytes are known at every size, and not those on a line through two.
+        cut_short: Whether the time limit ended the search for a larger one.
     """
 
     found: int
@@ -40,6 +48,7 @@ class Largest:
     most: int | None = None
     too_much: int | None = None
     exact: bool = False
+    cut_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +179,8 @@ def model_words(facts: FitsFacts) -> str:
 def details(facts: FitsFacts) -> list[tuple[str, str]]:
     """What is proven, missing, largest and assumed, each with a label."""
     rows = [("at least", _floor(facts)), *facts.missing.items()]
-    covers = what_one_plan_covers(facts.buckets)
-    rows += [("one plan", covers)] if covers else []
+    told = {"batches": what_the_time_decided(facts.buckets), "one plan": what_one_plan_covers(facts.buckets)}
+    rows += [(name, words) for name, words in told.items() if words]
     rows += [("in parts", best_words(facts.parted))] if facts.parted else []
     rows += [(f"largest {name}", _largest(one)) for name, one in facts.largest.items()]
     return rows + [("assumed", sentence) for sentence in facts.assumptions]
@@ -257,11 +266,12 @@ def _largest(one: Largest) -> str:
     whole = one.found == one.most
     found = f"{one.found:,}, all that the model takes," if whole else f"{'' if one.exact else 'about '}{one.found:,}"
     without = f"{one.without:,} without recomputation" if one.without else "none without recomputation"
+    late = "; the time limit ended the search, and more time may find a larger one" if one.cut_short else ""
     if not one.exact:
-        return f"{found} at one more forward pass, {without}: by bytes on the line through two sizes"
+        return f"{found} at one more forward pass, {without}: by bytes on the line through two sizes{late}"
     without += f", and not {one.without + 1:,}" if one.without != one.most else ""
     refuted = f"; no plan fits {one.too_much:,}" if one.too_much is not None else ""
-    return f"{found} at one more forward pass, {without}: by the bytes of each of these sizes{refuted}"
+    return f"{found} at one more forward pass, {without}: by the bytes of each of these sizes{refuted}{late}"
 
 
 def fits_document(facts: FitsFacts) -> dict[str, Any]:
@@ -302,6 +312,7 @@ def fits_document(facts: FitsFacts) -> dict[str, Any]:
                 "without_remat": one.without,
                 "exact": one.exact,
                 "too_much": one.too_much,
+                "cut_short": one.cut_short,
             }
             for name, one in facts.largest.items()
         },

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import remat_cli as remat
-from remat_cli.errors import CaptureFailed
+from remat_cli.errors import CaptureFailed, Infeasible, LimitReached
 from remat_cli.frontends.torch.capture import symbolic
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.families import sized_graph
@@ -160,6 +160,19 @@ def test_buckets_hold_the_largest_batches_and_fall_with_the_length():
     sizes = [bucket.best.size for bucket in table]
     assert sizes == sorted(sizes, reverse=True)
     assert table[1].without.size == 5
+
+
+@pytest.mark.parametrize("error", [Infeasible, LimitReached])
+def test_a_search_that_the_time_ended_says_so(monkeypatch, error):
+    def ended(*_, **__):
+        raise error("no plan")
+
+    monkeypatch.setattr("remat_cli.planning.buckets.max_batch_of", ended)
+    steps = Steps(of(reader, batch=1, length=9), of(reader, batch=4, length=9))
+    memory = no_remat_peak(captured(reader, batch=5, length=9)) + 1050
+    [bucket] = buckets(steps, (9,), memory, SolveOptions(time_limit_s=2, threads=1))
+    assert bucket.best.size + 1 < bucket.best.too_much
+    assert bucket.best.cut_short is (error is LimitReached)
 
 
 def test_parts_of_a_batch_count_the_gradients_that_wait():

@@ -13,7 +13,7 @@ from remat_cli.plan.model import Copies
 from remat_cli.reports.accumulation import PartedFacts, parted_document
 from remat_cli.reports.buckets import BucketFacts, CoveredFacts, buckets_document
 from remat_cli.reports.curve import CurveRow
-from remat_cli.reports.fits import fits_markdown
+from remat_cli.reports.fits import Largest, fits_markdown
 from remat_cli.reports.web.comparison import curve_page
 from remat_cli.reports.web.page import render_page
 from remat_cli.zoo.registry import build_graph
@@ -151,7 +151,21 @@ def test_text_and_markdown_say_the_same_of_buckets():
         assert words in " ".join(text.split())
         assert words in markdown
     assert "| sequences up to | batch without recomputation | tokens/s |" in markdown
-    assert "| 64 | 6 | 640 | 9 | +20.0% | 480 | 700 MB |" in markdown
+    assert "| 64 | 6 | 640 | 9 | 12 | +20.0% | 480 | 700 MB |" in markdown
+    assert "the time limit ended" not in text
+
+
+def test_it_is_said_where_the_time_limit_decided():
+    facts = with_buckets()
+    first, second = facts.buckets
+    found = replace(facts, buckets=(replace(first, cut_short=True), second), largest={"batch": Largest(9, 6, None, 12)})
+    said = " ".join(remat.describe(found).split())
+    assert "for sequences up to 64, the time limit ended the search for larger batches" in said
+    assert [row["cut_short"] for row in buckets_document(found.buckets, "us")["rows"]] == [True, False]
+    largest = "no plan fits 12; the time limit ended the search, and more time may find a larger one"
+    assert largest not in said
+    late = replace(found, largest={"batch": Largest(9, 6, None, 12, exact=True, cut_short=True)})
+    assert largest in " ".join(remat.describe(late).split())
 
 
 def test_lists_for_loaders_leave_out_what_does_not_fit():
