@@ -312,13 +312,13 @@ def _need(step: Captured, chosen: Optimizer, context_bytes: int) -> Need:
     fixed["inputs" if parameters else "fixed memory"] = max(
         0, graph.fixed_memory - _read_bytes(graph, sum(fixed.values()))
     )
-    fixed[f"state of {chosen.title}"] = chosen.state_bytes(step.updated)
+    state = fixed[f"state of {chosen.title}"] = chosen.state_bytes(step.updated)
     fixed |= step.buffers
     reserved: Reserved | None = None
     if isinstance(graph.metadata, dict) and graph.metadata.get("frontend") == "torch":
         from remat_cli.frontends.torch.measure.allocator import least_limit
 
-        reserved = partial(least_limit, captured=step.captured)
+        reserved = partial(least_limit, captured=step.captured, state_bytes=state)
     return Need(graph, fixed, context_bytes, chosen.workspace_bytes(step.updated), reserved)
 
 

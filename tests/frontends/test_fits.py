@@ -102,7 +102,9 @@ def test_the_best_plan_is_within_the_memory_as_the_allocator_takes_it(step) -> N
     assert answer.chosen is best
     assert best.total_bytes <= between
     need = answer.need
-    assert least_limit(best.plan.graph, best.plan.statements, need.update_bytes) + CONTEXT == best.total_bytes
+    state = need.fixed["state of AdamW"]
+    limit = least_limit(best.plan.graph, best.plan.statements, need.update_bytes, state_bytes=state)
+    assert limit + CONTEXT == best.total_bytes
     assert best.overhead <= free.choice(BLOCKS).overhead
 
 

@@ -200,6 +200,8 @@ def _transformers(name: str, options: NameOptions) -> NamedModel:
     if type(config) not in made_from._model_mapping:
         raise UsageError(f"Transformers has no model of type {model_type} for {task}", hint="choose another task")
     assumptions = [] if options.task else [f"the task is {task}, as architectures in the configuration says"]
+    if document.get("quantization_config"):
+        assumptions.append("weights are not quantized, though the configuration says that they are")
     own = str(document.get("dtype") or document.get("torch_dtype") or DTYPES[0]).removeprefix("torch.")
     title = f"{document.get('_name_or_path') or Path(name).stem} ({model_type}, {task})"
     if task == "image-classification":
@@ -274,7 +276,9 @@ def _config_of(document: Mapping[str, Any], name: str, transformers: Any) -> Any
 
 def _task_of(document: Mapping[str, Any], name: str) -> str:
     architectures = document.get("architectures") or []
-    for architecture in architectures if isinstance(architectures, list) else []:
+    if not isinstance(architectures, list):
+        architectures = [architectures]
+    for architecture in architectures:
         for ending, task in _HEADS.items():
             if str(architecture).endswith(ending):
                 return task

@@ -240,9 +240,9 @@ def loop_footprint(
         statements: A valid plan of it.
         limit_bytes: Most bytes that it may take from the device; None for no limit.
         state_bytes: Part of the graph's fixed memory that is allocated only after the first step, as the state of most
-            optimizers is: two tensors for every parameter, in proportion to it.
-        update_bytes: Allocated temporarily at the end of every step, beside its results and in proportion to them;
-            None for half of ``state_bytes``.
+            optimizers is: two tensors for every result of the step, which are gradients, in proportion to it.
+        update_bytes: Allocated temporarily at the end of every step, in proportion to its results; None for half of
+            ``state_bytes``.
         habit: The order of requests of every operation.
 
     Raises:
@@ -268,11 +268,10 @@ class _Loop:
     @classmethod
     def of(cls, step: Step, state_bytes: int, update_bytes: int | None) -> _Loop:
         """The loop of a step, see :func:`loop_footprint`."""
-        parameters = [place.storage_bytes for place in step.places if place.kind == "parameter"]
-        states = _shared_out(state_bytes, [size for size in parameters for _ in range(2)])
-        temporary = states[::2]
-        if update_bytes is not None:
-            temporary = _shared_out(update_bytes, [step.graph.size[value] for value in step.graph.outputs])
+        graph = step.graph
+        trained = [graph.size[value] for value in graph.outputs]  # gradients; the loss is small beside them
+        states = _shared_out(state_bytes, [size for size in trained for _ in range(2)])
+        temporary = states[::2] if update_bytes is None else _shared_out(update_bytes, trained)
         return cls(fixed_sizes(step, state_bytes), states, temporary)
 
     def footprint(self, requests: Sequence[int], limit_bytes: int | None = None) -> Footprint:
