@@ -14,7 +14,7 @@ from remat_cli.frontends.messages import Tell
 from remat_cli.frontends.optimizers import Parameter
 from remat_cli.frontends.ranks import Ranks
 from remat_cli.graph.memory_parts import Part, parts_of_values
-from remat_cli.graph.model import Graph, NodeQueue
+from remat_cli.graph.model import Graph, Node, NodeQueue
 from remat_cli.graph.sized import SizedGraph
 
 LIBRARIES = ("hf", "timm", "torchvision", "diffusers")
@@ -232,8 +232,14 @@ def _captured(
 def _of_rank(step: Captured, ranks: Ranks) -> Captured:
     """``step``, captured in a world of ``ranks``, with all their collectives as they run between cards."""
     graph = ranks.reduced(step.graph)
-    # gloo, which the step is captured with, takes a buffer for a collective.
-    nodes = tuple(replace(n, workspace=0) if n.queue is NodeQueue.COMMUNICATION else n for n in graph.nodes)
+
+    def on_cards(node: Node) -> Node:
+        """``node`` without the buffer that gloo takes, with which the step is captured."""
+        if node.queue is NodeQueue.COMPUTE:
+            return node
+        buffer = max(sum(node.outputs), sum(graph.size[v] for v in node.inputs))
+        return replace(node, workspace=max(0, node.workspace - buffer))
+
     assumed = [
         f"the batch is that of each of {ranks.replicas:,} "
         + ("ranks" if ranks.tp == 1 else f"groups of {ranks.tp:,} ranks"),
@@ -243,6 +249,6 @@ def _of_rank(step: Captured, ranks: Ranks) -> Captured:
     ]
     if gather_us := ranks.gather_us(step.parameters):
         assumed.append(f"gathering the updated parameters takes {gather_us / 1e3:,.3g} ms more, after each step")
-    graph = replace(graph, nodes=nodes)
     captured = None if len(graph.nodes) == len(step.graph.nodes) else step.graph
+    graph = replace(graph, nodes=tuple(map(on_cards, graph.nodes)))
     return replace(step, graph=graph, ranks=ranks, captured=captured, assumptions=(*step.assumptions, *assumed))

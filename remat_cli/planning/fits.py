@@ -177,7 +177,8 @@ def fits(
         missing[BEST] = f"no plan fits, since the optimizer's step alone takes {short} too much"
     elif choices[0].total_bytes > memory_bytes:
         try:
-            start = choices[-1].plan  # that of every block, if it fits: the best plan costs no more
+            fitting = [choice for choice in choices if choice.total_bytes <= memory_bytes]
+            start = min(fitting or choices[-1:], key=lambda choice: choice.overhead).plan  # the best costs no more
             choices.append(best_within(need, room, replace(_within(options, _BEST_SHARE), start=start), listener))
         except (Infeasible, LimitReached) as error:
             missing[BEST] = error.message

@@ -18,14 +18,17 @@ import remat_cli as remat
 from remat_cli.errors import CaptureFailed, ExecutionFailed, UsageError
 from remat_cli.frontends.interconnect import ONE_QUEUE, Interconnect
 from remat_cli.frontends.torch.compat.distributed import fake_group, has_group, local_tensor
+from remat_cli.frontends.torch.document import read_step
 from remat_cli.frontends.torch.execute.program import program
 from remat_cli.frontends.torch.export import export_model, export_parts
 from remat_cli.frontends.torch.measure.memory import changes_of
+from remat_cli.frontends.torch.train.padding import followed
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.document import parse_document
 from remat_cli.graph.io import dump_document, graph_from_document, graph_to_document
 from remat_cli.graph.model import NodeQueue
 from remat_cli.plan.derive import derive
+from remat_cli.plan.model import Compute
 from remat_cli.plan.replay import replay
 
 LINKS = Interconnect.of("50GB/s")
@@ -126,6 +129,7 @@ def test_uneven_parts():
     assert places(graph)["0.a.parametrizations.weight.original"]["shape"] == [86, 64], "of 256 rows"
     gathered = next(node for node in graph.nodes if node.op == GATHER and "0.a" in node.id)
     assert gathered.outputs == (4 * 3 * 86 * 64,), "with what pads the last part"
+    assert gathered.workspace == gathered.outputs[0] + 4 * 86 * 64, "gloo's buffer, and the copy of a rank that pads"
 
 
 def test_times_are_those_of_a_ring():
@@ -385,3 +389,40 @@ def test_processes_that_train_by_the_plan_of_a_rank(name, ranks, strategy, budge
         assert planned == pytest.approx(predicted, abs=64)
         assert planned < 0.85 * eager
         assert all(same)
+
+
+@pytest.mark.parametrize(("strategy", "budget"), [("fsdp", "90%"), ("auto", "75%")])
+def test_ranks_that_pad_their_parts_follow_the_plan_of_the_first(strategy, budget):
+    """Of 256 rows three ranks have 86, 86 and 84: one pads, and its graph has copies that the others have not."""
+    graph = graph_of("simple_fsdp", 3)
+    options = remat.SolveOptions(strategy=strategy, time_limit_s=5, threads=1)
+    plan = remat.solve(graph, budget, options=options).plan
+    predicted = replay(graph, plan.statements).peak_bytes - graph.fixed_memory
+    found = together(run_compiled, "simple_fsdp", plan, count=3)
+    for eager, planned, same in found:
+        assert planned <= predicted + 64
+        assert planned < 0.95 * eager
+        assert all(same)
+
+
+def test_a_rank_that_pads_has_room_for_it():
+    graph = graph_of("simple_fsdp", 3)
+    plan = remat.solve(graph, "85%", options=remat.SolveOptions(time_limit_s=3, threads=1)).plan
+    with fake_group(3, rank=2):
+        build = sharded_models.simple_fsdp
+        last = export_model(build, "simple_fsdp", "test", cost="roofline:h100", interconnect=LINKS)
+    assert len(last.nodes) == len(graph.nodes) + PARAMETERS
+    own, reason = followed(plan, read_step(last), read_step(graph))
+    assert not reason
+    seen = replay(last, own.statements, any_order=True)
+    assert seen.findings == ()
+    assert seen.peak_bytes <= plan.budget_bytes
+    issued = [[g.nodes[s.node].id for s in p.statements if isinstance(s, Compute) and g.nodes[s.node].op == GATHER]
+              for g, p in ((graph, plan), (last, own))]  # fmt: skip
+    assert issued[0] == issued[1], "all ranks issue their collectives in one order"
+    tight = replace(plan, budget_bytes=seen.peak_bytes - 1)
+    assert followed(tight, read_step(last), read_step(graph)) == (
+        None,
+        "this rank pads its part, and needs 1 B more than the budget of the plan",
+    )
+    assert followed(plan, read_step(graph_of("tensor_parallel")), read_step(graph)) == (None, "")

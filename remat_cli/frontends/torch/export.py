@@ -25,6 +25,7 @@ from remat_cli.frontends.torch.capture.lower import Lowering, lowering
 from remat_cli.frontends.torch.capture.naming import line_in
 from remat_cli.frontends.torch.capture.placeholders import unplannable
 from remat_cli.frontends.torch.capture.refusals import in_no_part, not_captured, refusal_of
+from remat_cli.frontends.torch.capture.sharded import with_padding
 from remat_cli.frontends.torch.compat.distributed import has_group, local_tensor
 from remat_cli.frontends.torch.compat.fake_tensors import new_fake_mode
 from remat_cli.frontends.torch.document import FRONTEND
@@ -180,6 +181,7 @@ def lowered_graph(
 ) -> Graph:
     """The graph of ``captured`` with ``costs``, with its origin; of a rank of ``world`` if it is not None."""
     graph = with_origin(lowering(captured, costs.cost, name), captured, costs, source=source, device=device)
+    graph = with_padding(graph, captured.model.module)
     of_world = {} if world is None else {"world": {"ranks": world, "rank": 0}}
     return replace(graph, metadata=graph.metadata | of_world)
 

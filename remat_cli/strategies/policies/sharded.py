@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -59,11 +59,12 @@ class Fsdp(Strategy):
                     hint="name nodes so, as in layers.0/linear and grad/layers.0/linear",
                 )
             computes = choice.schedule(every(layers, 1))[0]
-        schedule = Schedule(tuple(one_ahead(graph, computes, reshard=self.reshard)))
+        dropped = range(len(graph.nodes)) if self.reshard else ()
+        schedule = Schedule(tuple(one_ahead(graph, computes, dropped)))
         return Found(schedule, (objective_for(task).trivial_bound,))
 
 
-def one_ahead(graph: Graph, computes: Sequence[int], *, reshard: bool) -> list[int]:
+def one_ahead(graph: Graph, computes: Sequence[int], dropped: Collection[int]) -> list[int]:
     """``computes`` with the gathers of each layer issued when those of the one before it are needed.
 
     Those of the first layer of the backward pass are issued when they are needed themselves, so that nothing of the
@@ -72,7 +73,7 @@ def one_ahead(graph: Graph, computes: Sequence[int], *, reshard: bool) -> list[i
     Args:
         graph: The graph; every node has a phase.
         computes: A schedule, whose own gathers are left out.
-        reshard: Whether what is gathered is dropped before the backward pass.
+        dropped: The gathers whose results are dropped before the backward pass.
     """
     there: set[int] = set()
     backward = False
@@ -84,19 +85,18 @@ def one_ahead(graph: Graph, computes: Sequence[int], *, reshard: bool) -> list[i
         issued.append([])
         if graph.nodes[x].phase is Phase.BACKWARD and not backward:
             backward, slot, unit, needed = True, -1, "", -1
-            if reshard:
-                there.clear()
+            there = {v for v in there if graph.producer[v] not in dropped}
         for maker in dict.fromkeys(graph.producer[v] for v in graph.nodes[x].inputs):
             if not graph.moves_freely(maker) or graph.first_value[maker] in there:
                 continue
-            if _unit(graph.nodes[maker].id) != unit:
-                slot, unit, needed = needed, _unit(graph.nodes[maker].id), k
+            if unit_of(graph.nodes[maker].id) != unit:
+                slot, unit, needed = needed, unit_of(graph.nodes[maker].id), k
             issued[needed if slot < 0 else slot].append(maker)
             there.add(graph.first_value[maker])
     return [step for gathers, x in zip(issued, others, strict=True) for step in (*gathers, x)]
 
 
-def _unit(name: str) -> str:
+def unit_of(name: str) -> str:
     """What is gathered at a time: a layer, such as ``model.layers.3``; outside of layers, each parameter by itself."""
     found = re.match(r"(.*?\.\d+)[./]", name)
     return name if found is None else found.group(1)

@@ -5,9 +5,14 @@ the joint graph, too. Here meshes are left out. ``wait_tensor`` returns the tens
 tensor does not tell; here it lies in the same memory, so that it is a view. Its readers then wait for the collective.
 """
 
-from remat_cli.frontends.torch.compat.distributed import WAIT, is_opaque
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from remat_cli.frontends.torch.compat.distributed import WAIT, is_opaque, is_uneven
 from remat_cli.frontends.torch.tensors import dense_bytes, storage, tensors_in
-from remat_cli.frontends.torch.types import FxNode, GraphModule
+from remat_cli.frontends.torch.types import FxNode, GraphModule, Module
+from remat_cli.graph.model import Graph, Node, NodeQueue
 
 
 def plain_joint(joint: GraphModule, forward_outputs: int) -> tuple[GraphModule, int]:
@@ -54,6 +59,39 @@ def whole_bytes(node: FxNode) -> int:
         sum(dense_bytes(tensor) for item in read for _, tensor in tensors_in(item)),
         sum(dense_bytes(tensor) for _, tensor in tensors_in(node.meta["val"])),
     )
+
+
+def with_padding(graph: Graph, module: Module) -> Graph:
+    """``graph``, the step of the first rank, with memory for what other ranks copy when they gather uneven parts.
+
+    The last ranks have smaller parts, and pad them before a gather: a copy as large as the part of the first rank.
+    """
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    facts = graph.metadata["places"]
+    uneven = {
+        k: fact["bytes"]
+        for k, fact in enumerate(facts)
+        if fact["kind"] == "parameter" and fact["name"] in parameters and is_uneven(parameters[fact["name"]])
+    }
+    if not uneven:
+        return graph
+
+    def padded(node: Node) -> Node:
+        if node.queue is NodeQueue.COMPUTE or node.inputs:
+            return node
+        return replace(node, workspace=node.workspace + sum(uneven.get(k, 0) for k in _places(node.payload["args"])))
+
+    return replace(graph, nodes=tuple(map(padded, graph.nodes)))
+
+
+def _places(argument: Any) -> Iterator[int]:
+    """The numbers of the places that an argument in a payload names."""
+    if isinstance(argument, dict):
+        if "place" in argument:
+            yield argument["place"]
+        argument = list(argument.values())
+    for item in argument if isinstance(argument, list) else ():
+        yield from _places(item)
 
 
 def _share(copy: FxNode, node: FxNode, renewed: set[int]) -> None:

@@ -68,8 +68,8 @@ def has_group() -> bool:
 
 
 @contextlib.contextmanager
-def fake_group(ranks: int) -> Iterator[None]:
-    """Within this context, this process is rank 0 of a group of ``ranks`` processes, of which there are no others.
+def fake_group(ranks: int, rank: int = 0) -> Iterator[None]:
+    """Within this context, this process is one of a group of ``ranks`` processes, of which there are no others.
 
     Collectives return at once, and their results hold anything.
     """
@@ -77,7 +77,7 @@ def fake_group(ranks: int) -> Iterator[None]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     forget_meshes()
-    torch.distributed.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    torch.distributed.init_process_group("fake", rank=rank, world_size=ranks, store=FakeStore())
     try:
         yield
     finally:
@@ -123,6 +123,14 @@ def is_divided(tensor: Tensor) -> bool:
     from torch.distributed.tensor import DTensor
 
     return isinstance(tensor, DTensor)
+
+
+def is_uneven(tensor: Tensor) -> bool:
+    """Whether a tensor is a DTensor whose parts are not equally large on all ranks."""
+    if not is_divided(tensor):
+        return False
+    sizes = zip(tensor.placements, tensor.device_mesh.shape, strict=True)
+    return any(placement.is_shard() and tensor.shape[placement.dim] % ranks for placement, ranks in sizes)
 
 
 def is_opaque(value: Any) -> bool:

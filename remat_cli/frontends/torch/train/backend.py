@@ -32,6 +32,7 @@ from remat_cli.frontends.torch.inductor.joint import tracer_of
 from remat_cli.frontends.torch.installed import require_torch
 from remat_cli.frontends.torch.train.loop_assumptions import ResultUses, copied_bytes
 from remat_cli.frontends.torch.train.meshes import with_meshes
+from remat_cli.frontends.torch.train.padding import followed
 from remat_cli.frontends.torch.train.watched_step import CompiledGraph, Interface, ReplannedGraph, Rerun, WatchedStep
 from remat_cli.frontends.torch.types import FxNode, GraphModule, Tensor
 from remat_cli.graph.model import Graph
@@ -145,15 +146,21 @@ def backend_with(compiler: str, find: Find, refuse: Refuse, results: ResultUses 
 
 
 def matching_plan(compiled: Compiled, plans: Sequence[Plan]) -> tuple[Plan | None, list[str]]:
-    """The first of ``plans`` that is for this graph; else why each of them is not."""
+    """The first of ``plans`` that is for this graph, or for that of a rank which pads no parts; else why none is."""
     import torch
 
     reasons = []
     for plan in plans:
         reason = FRONTEND.foreign(plan.graph, str(torch.__version__), compiled.device)
-        reason = reason or difference(read_step(compiled.graph), read_step(plan.graph.whole))
         if reason is None:
-            return plan, []
+            here, there = read_step(compiled.graph), read_step(plan.graph.whole)
+            reason = difference(here, there)
+            if reason is None:
+                return plan, []
+            own, refused = followed(plan, here, there)
+            if own is not None:
+                return own, []
+            reason = refused or reason
         reasons.append(f"the plan of {printable(plan.graph.name)} is for another graph: {reason}")
     return None, reasons
 
