@@ -218,11 +218,11 @@ def fits(
     limits = options_of(options, SolveOptions(time_limit_s=answers.TIME_LIMIT_S))
     activity(Progress("capturing the step"))
     step = captured_step(source, model, card, tell)
+    steps = AllSizes(step, asked.need, lengths) if other_sizes else None  # refused before a search
     answer = answers.fits(asked.need(step), card.memory_bytes, limits, listener=activity)
     table: tuple[Bucket, ...] = ()
     parts: tuple[Parted, ...] = ()
-    if other_sizes:
-        steps = AllSizes(step, asked.need)
+    if steps is not None:
         if largest:
             answer = with_largest(answer, steps, limits, activity)
         if lengths:

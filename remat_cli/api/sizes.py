@@ -27,19 +27,34 @@ Listener = Callable[[Progress], None]
 class AllSizes:
     """The steps of a model by name at all sizes (:class:`~remat_cli.planning.buckets.Steps`)."""
 
-    def __init__(self, step: Captured, need: Needs) -> None:
-        """``step`` at the sizes asked for, and what ``need`` makes of it.
+    def __init__(self, step: Captured, need: Needs, lengths: Sequence[int] = ()) -> None:
+        """``step`` at the sizes asked for, and what ``need`` makes of it; ``lengths`` are asked for besides.
 
         Raises:
-            UsageError: If its sizes are those of a function or a graph.
+            UsageError: If its sizes are those of a function or a graph, or it takes no sequences of these lengths.
         """
         if step.resized is None or step.varied is None:
-            raise UsageError("only a model by name can be captured with other batches", hint="leave largest out")
+            raise UsageError(
+                "only a model by name can be captured with other sizes",
+                hint="leave largest, buckets and global_batch out",
+            )
         self.step, self._need = step, need
         self.now = {name: size for name, size, _ in step.by}
         self._resized, self._varied = step.resized, step.varied
         self._sized = cache(self._captured)
         self._needs = cache(self._needed)
+        if lengths:
+            self._require(lengths)
+
+    def _require(self, lengths: Sequence[int]) -> None:
+        if "length" not in self.now:
+            raise UsageError("buckets are for models that take sequences", hint="leave buckets out")
+        most = self.most("length")
+        too_long = [length for length in lengths if most is not None and length > most]
+        if too_long:
+            raise UsageError(
+                f"{too_long[0]:,} tokens are more than the {most:,} positions of the model", hint=f"at most {most}"
+            )
 
     def sized(self, batch: int) -> SizedGraph:
         """The graph for all lengths, and for all batches like ``batch``: 1, or more.
@@ -150,15 +165,6 @@ def bucket_table(
     """A batch for sequences up to each of ``lengths``.
 
     Raises:
-        UsageError: If the model takes no sequences, or none that are as long.
         CaptureFailed: If its bytes are not known as functions of sizes.
     """
-    if "length" not in steps.now:
-        raise UsageError("buckets are for models that take sequences", hint="leave buckets out")
-    most = steps.most("length")
-    too_long = [length for length in lengths if most is not None and length > most]
-    if too_long:
-        raise UsageError(
-            f"{too_long[0]:,} tokens are more than the {most:,} positions of the model", hint=f"at most {most}"
-        )
     return buckets(steps, lengths, answer.memory_bytes, options, listener=listener)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any
 
 from remat_cli.api.documents import Source, as_graph
@@ -157,6 +158,7 @@ def _of_function(asked: Model, cost: str, tell: Tell) -> Captured:
     function = load_function(text, "torch")
     dtype = float_types(asked.dtype)
 
+    @wraps(function)
     def build() -> tuple[Any, ...]:
         module, *others = function()
         return (adapted(module, dtype, asked.lora) if asked.dtype or asked.lora else module, *others)
@@ -211,6 +213,7 @@ def _captured(
     links = None if ranks is None else ranks.captured
     world = None if ranks is None or links is None else ranks.count
 
+    @wraps(build)
     def recording() -> tuple[Any, ...]:
         module, *others = build()
         if ranks is not None and links is not None:

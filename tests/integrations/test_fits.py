@@ -211,6 +211,7 @@ def test_gradients_of_earlier_parts_wait(named):
     ("changes", "options", "error", "message"),
     [
         ({"model_type": "lama"}, {}, remat.UsageError, 'model of type lama.*did you mean "llama"'),
+        ({"dtype": "float8_e4m3fn"}, {}, remat.UsageError, "parameters are float8_e4m3fn.*write one of float32"),
         ({"architectures": None}, {}, remat.UsageError, "names no architecture, so its task is not known"),
         ({}, {"task": "causal"}, remat.UsageError, 'no task "causal".*did you mean "causal-lm"'),
         ({}, {"task": "image-classification"}, remat.UsageError, "no model of type llama for image-classification"),
@@ -224,6 +225,12 @@ def test_configurations_without_what_is_needed_are_refused(named, changes, optio
     with pytest.raises(error) as caught:
         answer_of(named("llama", **changes), **options)
     assert all(part in f"{caught.value.message} {caught.value.hint}" for part in message.split(".*"))
+
+
+def test_an_architecture_may_be_one_text_and_quantization_is_not_passed_over_in_silence(named):
+    source = named("llama", architectures="LlamaForCausalLM", quantization_config={"quant_method": "bitsandbytes"})
+    model = named_model(source, NameOptions())
+    assert "weights are not quantized, though the configuration says that they are" in model.assumptions
 
 
 def test_missing_files_and_libraries_are_named(tmp_path):

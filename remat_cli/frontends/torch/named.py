@@ -203,6 +203,11 @@ def _transformers(name: str, options: NameOptions) -> NamedModel:
     if document.get("quantization_config"):
         assumptions.append("weights are not quantized, though the configuration says that they are")
     own = str(document.get("dtype") or document.get("torch_dtype") or DTYPES[0]).removeprefix("torch.")
+    if own not in DTYPES:
+        raise UsageError(
+            f"the configuration says that parameters are {own}, which cannot be trained here",
+            hint=f"write one of {', '.join(DTYPES[:3])} as its dtype",
+        )
     title = f"{document.get('_name_or_path') or Path(name).stem} ({model_type}, {task})"
     if task == "image-classification":
         _refuse(options, length="sequences")
