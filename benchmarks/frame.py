@@ -44,6 +44,7 @@ APART = (
     "overheads.steps",
     "offloading.plans",
     "sharded.plans",
+    "sharded.units",
 )
 """Benchmarks with pages of their own."""
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from remat_cli.frontends.torch.train.module_plans import Unknown
     from remat_cli.frontends.torch.train.ranks import Meeting
     from remat_cli.frontends.torch.train.report import Fitted
+    from remat_cli.frontends.torch.train.sharded_units import Chosen
+    from remat_cli.plan.sharded_units import ShardedStep
 
 AUTO = "auto"
 """The budget that is all the memory there is."""
@@ -158,7 +160,7 @@ def fit(
 
     require_torch()
     from remat_cli.frontends.torch.train.arguments import require_batch, require_module, require_results
-    from remat_cli.frontends.torch.train.distributed import inside, require_whole
+    from remat_cli.frontends.torch.train.distributed import inside, is_in_units, require_whole
     from remat_cli.frontends.torch.train.fitting import MEASURED
     from remat_cli.frontends.torch.train.module_call import fit_first_call
 
@@ -166,6 +168,8 @@ def fit(
     require_results(returns)
     part = inside(module)
     require_whole(part)
+    if is_in_units(part):
+        _require_units(part, lengths, options, unknown=unknown, compiler=compiler, split=split)
     request = _Request(
         budget=named_budget,
         options=options,
@@ -245,6 +249,13 @@ def _require_splittable(cost: str, buckets: Sequence[int]) -> None:
         raise UsageError("regions in parts are for training in one process", hint="leave split out")
 
 
+def _require_units(module: Any, lengths: Sequence[int], options: SolveOptions, **others: Any) -> None:
+    """Check that a module is divided into units, by ``fully_shard``, in a way that can be planned."""
+    from remat_cli.frontends.torch.train.sharded_units import require_units
+
+    require_units(module, {"buckets": lengths, "host": options.host, **others})
+
+
 def _require_loss(loss: Any, returns: Any, buckets: Sequence[int]) -> None:
     """Check that ``loss`` is a function, and that it goes together with the other arguments."""
     if not callable(loss):
@@ -271,9 +282,14 @@ def _fit_all(
 ) -> None:
     """Fit ``module`` in all processes of a meeting: for batches of ``lengths``, the longest first, then for its own."""
     from remat_cli.frontends.torch.train.arguments import stretched
-    from remat_cli.frontends.torch.train.distributed import SharedPlanner
+    from remat_cli.frontends.torch.train.distributed import SharedPlanner, is_in_units
     from remat_cli.frontends.torch.train.fitting import fit_module
 
+    if is_in_units(module):
+        from remat_cli.frontends.torch.train.sharded_units import fit_units
+
+        fit_units(module, batch, partial(_choose, planner), meeting, **arguments)
+        return
     shared = SharedPlanner(planner, planner.plans.append, meeting)
     # Graphs that come in training count buffers twice, since there these cannot be distinguished from inputs.
     buffer_bytes = sum(buffer.nbytes for buffer in module.buffers())
@@ -285,6 +301,27 @@ def _fit_all(
     fit_module(module, batch, shared, **arguments)
     planner.reuses, planner.plans_ahead = True, bool(lengths)
     planner.searches = arguments["unknown"] != "error"
+
+
+def _choose(planner: CachedPlanner, step: ShardedStep) -> Chosen:
+    """The plans of the units of a step, within the budget of ``planner``."""
+    from remat_cli.frontends.torch.train.sharded_units import Chosen
+    from remat_cli.planning.unit_choice import UnitPlanner
+
+    listener = None
+    if planner.announcer is not None:
+        planner.announcer.unit = step.graphs[0].graph.cost_unit
+        listener = partial(planner.announcer.progress, step.graphs[0].graph)
+    search = UnitPlanner(step, planner.options, listener)
+    keep_all = step.peak_bytes(search.keep_all())
+    planner.budget_bytes = planner.budget.bytes_for(keep_all)
+    choices = search.within(planner.budget_bytes)
+    return Chosen(
+        tuple((choice.run.computes, choice.reshard) for choice in choices),
+        planner.budget_bytes,
+        keep_all,
+        search.least_bound(),
+    )
 
 
 @door

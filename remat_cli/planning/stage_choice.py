@@ -83,13 +83,13 @@ def recompute_all(stage: StageGraph) -> Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Limits:
+class Limits:
     """What a plan of a stage may take, without fixed memory: in any pass, and at each division."""
 
     peak: int
     held: tuple[int, ...]
 
-    def within(self, other: _Limits) -> bool:
+    def within(self, other: Limits) -> bool:
         """Whether whatever keeps these limits keeps the others, too."""
         return self.peak <= other.peak and all(a <= b for a, b in zip(self.held, other.held, strict=True))
 
@@ -121,20 +121,20 @@ class StageSearch:
     stage: StageGraph
     options: SolveOptions
     candidates: list[Candidate] = field(default_factory=list)
-    proven: list[tuple[_Limits, float]] = field(default_factory=list)
-    fruitless: list[_Limits] = field(default_factory=list)
+    proven: list[tuple[Limits, float]] = field(default_factory=list)
+    fruitless: list[Limits] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.candidates += [keep_all(self.stage), recompute_all(self.stage)]
 
-    def known(self, limits: _Limits) -> _Answer:
+    def known(self, limits: Limits) -> _Answer:
         """What is known without a search."""
         fitting = [one for one in self.candidates if limits.allow(one.run)]
         best = min(fitting, key=lambda one: one.run.cost, default=None)
         bounds = [cost for wider, cost in self.proven if limits.within(wider)]
         return _Answer(best, max([self.stage.graph.total_cost, *bounds]))
 
-    def solve(self, limits: _Limits, clock: Control, gap: float) -> _Answer:
+    def solve(self, limits: Limits, clock: Control, gap: float) -> _Answer:
         """The cheapest plan within limits, by a search if what is known does not tell."""
         answer = self.known(limits)
         if math.isinf(answer.bound) or (answer.best is not None and _closed(answer.best.run.cost, answer.bound, gap)):
@@ -146,7 +146,7 @@ class StageSearch:
             self._search(graph, added, limits, clock)
         return self.known(limits)
 
-    def _search(self, graph: Graph, added: Mapping[int, int], limits: _Limits, clock: Control) -> None:
+    def _search(self, graph: Graph, added: Mapping[int, int], limits: Limits, clock: Control) -> None:
         remaining = clock.remaining_s()
         seconds = None if remaining is None else max(_LEAST_S, _SHARE * remaining)
         starts = sorted(self.candidates, key=lambda one: (one.run.cost, one.computes))[:_STARTS]
@@ -170,7 +170,7 @@ class StageSearch:
         if bounds:
             self.proven.append((limits, max(bounds)))
 
-    def _limited(self, limits: _Limits) -> tuple[Graph, dict[int, int]]:
+    def _limited(self, limits: Limits) -> tuple[Graph, dict[int, int]]:
         """The graph with a node at each division that needs what may not be held there, and these nodes by division."""
         graph = self.stage.graph
         taken = {node.id for node in graph.nodes}
@@ -338,8 +338,8 @@ class DeviceSearch:
             plans[stage] = answer.best
         return plans
 
-    def _limits(self, stage: int, peak: int, held: Mapping[Place, int]) -> _Limits:
-        return _Limits(peak, tuple(min(peak, held[stage, k]) for k in range(len(self.stages[stage].cuts))))
+    def _limits(self, stage: int, peak: int, held: Mapping[Place, int]) -> Limits:
+        return Limits(peak, tuple(min(peak, held[stage, k]) for k in range(len(self.stages[stage].cuts))))
 
     def _divided(
         self, low: Mapping[Place, int], high: Mapping[Place, int], plans: Mapping[int, Candidate] | None

@@ -19,7 +19,7 @@ from torch import nn
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.utils import run_and_get_code
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch_processes import together
 
@@ -30,6 +30,7 @@ from remat_cli.frontends.torch.compat import (
     distributed,
     dynamo,
     fake_tensors,
+    fully_sharded,
     inductor,
     masks,
     operators,
@@ -181,6 +182,66 @@ def test_modules_whose_hooks_gather():
         assert not distributed.is_fully_sharded(module)
         fully_shard(module[0], mesh=init_device_mesh("cpu", (2,)))
         assert distributed.is_fully_sharded(module)
+
+
+def units(**options):
+    """A module with units, the first parameter of which two ranks cannot share evenly; in a group without processes."""
+    mesh = init_device_mesh("cpu", (2,))
+    module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2, bias=False))
+    for child in module:
+        fully_shard(child, mesh=mesh, **options)
+    return fully_shard(module, mesh=mesh)
+
+
+def test_units_and_their_parameters():
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float64)
+    with distributed.fake_group(2):
+        module = units(mp_policy=policy)
+        assert fully_sharded.is_unit(module[0])
+        assert not fully_sharded.is_unit(nn.Linear(2, 2))
+        assert [name for name, _ in fully_sharded.units_of(module)] == ["", "0", "1"]
+        assert fully_sharded.parameters_of(module) == []
+        weight, bias = fully_sharded.parameters_of(module[0])
+        assert weight.sharded is module[0].weight
+        assert (weight.shape, weight.stride, weight.part, weight.ranks) == ((3, 4), (4, 1), 8, 2)
+        assert (weight.gathered, weight.reduced) == (torch.bfloat16, torch.float32)
+        assert (weight.gathered_bytes, weight.reduced_elements, bias.reduced_elements) == (32, 16, 4)
+        assert fully_sharded.casts(module[0]) == (torch.bfloat16, torch.float64)
+        assert fully_sharded.casts(module) == (None, None)
+        module.unshard()
+    given = fully_sharded.cast({"x": torch.ones(2), "k": torch.ones(2, dtype=torch.int64)}, torch.bfloat16)
+    assert {name: tensor.dtype for name, tensor in given.items()} == {"x": torch.bfloat16, "k": torch.int64}
+    assert fully_sharded.cast(given, None) is given
+
+
+def test_units_without_their_hooks():
+    with distributed.fake_group(2):
+        module = units()
+        hooks = dict(module[0]._forward_pre_hooks)
+        with pytest.raises(AssertionError):
+            copy.deepcopy(module)
+        memo = {id(one.sharded): one.sharded for _, unit in fully_sharded.units_of(module)
+                for one in fully_sharded.parameters_of(unit)}  # fmt: skip
+        with fully_sharded.without_hooks(module):
+            plain = copy.deepcopy(module, memo)
+        assert [type(one) for one in plain.modules()] == [nn.Sequential, nn.Linear, nn.Linear]
+        assert not plain[0]._forward_pre_hooks
+        assert not plain[0]._forward_hooks
+        assert dict(module[0]._forward_pre_hooks) == hooks
+        assert len(fully_sharded.units_of(module)) == 3
+
+
+def test_settings_of_units():
+    with distributed.fake_group(2):
+        module = units()
+        assert [fully_sharded.reshards(one) for one in module] == [True, True]
+        assert fully_sharded.keeps_as_root(module)
+        module[0].set_reshard_after_forward(False)
+        assert [fully_sharded.reshards(one) for one in module] == [False, True]
+        assert fully_sharded.unusual(module[0]) == ""
+        module.set_modules_to_forward_prefetch([module[0]])
+        assert "prefetch" in fully_sharded.unusual(module)
+        assert "offload" in fully_sharded.unusual(units(offload_policy=CPUOffloadPolicy(pin_memory=False))[0])
 
 
 def test_fake_mode_and_its_sizes():

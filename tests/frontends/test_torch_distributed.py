@@ -173,7 +173,7 @@ def run_sharded(rank):
 def test_sharded_parameters_are_refused():
     for said, runs in together(run_sharded):
         assert len(said) == 4
-        assert all("are split over processes" in message for message in said[:2])
+        assert all("fully_shard was called with this FSDPDeep alone" in message for message in said[:2])
         assert "was Deep and is now FSDPDeep" in said[2]
         assert "Deep has other parameters than when it was fitted" in said[3]
         assert runs

@@ -13,6 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from remat_cli.errors import CaptureFailed
@@ -34,7 +35,7 @@ from remat_cli.frontends.torch.compat.autograd import (
     parameter_of,
     refuses_second_gradient,
 )
-from remat_cli.frontends.torch.compat.dynamo import break_of, undistributed, without_logging
+from remat_cli.frontends.torch.compat.dynamo import break_of, own_code, undistributed, without_logging
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, silent_fakes
 from remat_cli.frontends.torch.compat.masks import with_eager_masks
 from remat_cli.frontends.torch.tensors import leaves, total_bytes
@@ -347,6 +348,21 @@ def capture_parts(
     return graphs, "" if problem is None else refusal_of(problem).line()
 
 
+def capture_units(
+    model: Model, mode: FakeMode, units: Sequence[Module], calls: Calls, tracer: Tracer = through_aot
+) -> tuple[list[Captured], str]:
+    """The joint graphs of ``units``, modules in ``model.module``, each of them one graph; those of like ones are one.
+
+    ``calls`` receives what they are given and return, in the order of their calls.
+
+    Returns:
+        The graphs, and a short reason why there may be more; empty if these are all.
+    """
+    parts, problem = _captured(model, model.module, mode, tracer, whole=True, calls=calls, units=units)
+    graphs = [part.captured for part in parts if part.captured is not None]
+    return graphs, "" if problem is None else refusal_of(problem).line()
+
+
 def divided(model: Model, mode: FakeMode, tracer: Tracer = through_aot) -> tuple[list[Part], Exception | None]:
     """The parts into which graph breaks divide one training step of ``model``, also those without a backward pass.
 
@@ -379,8 +395,12 @@ def _captured(
     whole: bool,
     calls: Calls | None = None,
     varying: bool = False,
+    units: Sequence[Module] = (),
 ) -> tuple[list[Part], Exception | None]:
-    """The parts of ``step``, and the error that ended the capture early; None if none did."""
+    """The parts of ``step``, and the error that ended the capture early; None if none did.
+
+    With ``units``, the forward passes of these modules in it are compiled, each as a whole, and nothing else is.
+    """
     import torch
 
     parts: list[Part] = []
@@ -401,20 +421,15 @@ def _captured(
             compiled = calls.watched(None if parts[-1].captured is None else number, compiled)
         return parts[-1].watched(compiled)
 
-    under = contextlib.nullcontext() if mode is None else mode
     torch.compiler.reset()
     try:
-        with (
-            undisturbed(),
-            under,
-            torch.enable_grad(),
-            exact_sizes(),
-            undistributed(_FORMS_IN_A_STEP),
-            without_logging(),
-            with_eager_masks(),
-            _quiet(),
-        ):
-            compiled = torch.compile(step, backend=backend, fullgraph=whole, dynamic=None if varying else False)
+        with _capturing(mode):
+            compile_ = partial(torch.compile, backend=backend, dynamic=None if varying else False)
+            if units:
+                compiled = step
+                replace_forward(units, compile_(own_code(own_forward), fullgraph=True))
+            else:
+                compiled = compile_(step, fullgraph=whole)
             if calls is None:
                 output = compiled(*model.inputs, **model.keywords)
             else:
@@ -430,6 +445,24 @@ def _captured(
     finally:
         torch.compiler.reset()
     return parts, next((part.error for part in parts if part.error is not None), None) if whole else None
+
+
+@contextlib.contextmanager
+def _capturing(mode: FakeMode) -> Iterator[None]:
+    """A context for calls of what is captured; ``mode`` is None for real tensors."""
+    import torch
+
+    with (
+        undisturbed(),
+        contextlib.nullcontext() if mode is None else mode,
+        torch.enable_grad(),
+        exact_sizes(),
+        undistributed(_FORMS_IN_A_STEP),
+        without_logging(),
+        with_eager_masks(),
+        _quiet(),
+    ):
+        yield
 
 
 def _largest(run: Callable[[], Any], calls: Calls) -> Any:
@@ -475,6 +508,17 @@ def _results(output: Any) -> Any:
         return output["loss"]
     loss = getattr(output, "loss", None)
     return output if loss is None else loss
+
+
+def own_forward(unit: Module, /, *args: Any, **kwargs: Any) -> Any:
+    """The forward pass of a module as its class defines it."""
+    return type(unit).forward(unit, *args, **kwargs)
+
+
+def replace_forward(units: Sequence[Module], forward: Callable[..., Any]) -> None:
+    """Have ``forward``, which gets the module first, run as the forward pass of each unit, inside of its hooks."""
+    for unit in units:
+        unit.forward = partial(forward, unit)
 
 
 @contextlib.contextmanager

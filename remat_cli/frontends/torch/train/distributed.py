@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from remat_cli.errors import UsageError
+from remat_cli.frontends.torch.compat.distributed import is_present
+from remat_cli.frontends.torch.compat.fully_sharded import units_of
 from remat_cli.frontends.torch.train.module_plans import Planner
 from remat_cli.frontends.torch.train.ranks import Meeting, decided_by_first, is_first
 from remat_cli.frontends.torch.types import Module
@@ -25,8 +27,13 @@ def inside(module: Module) -> Module:
     return module.module if isinstance(module, torch.nn.parallel.DistributedDataParallel) else module
 
 
+def is_in_units(module: Module) -> bool:
+    """Whether ``fully_shard`` divides a module into units, which have plans of their own."""
+    return is_present() and bool(units_of(module))
+
+
 def require_whole(module: Module) -> None:
-    """Check that neither the module nor its parameters are split over devices or processes.
+    """Check that neither the module nor its parameters are split over devices or processes, but by ``fully_shard``.
 
     Raises:
         UsageError: If they are.
@@ -40,15 +47,17 @@ def require_whole(module: Module) -> None:
         )
     if not torch.distributed.is_available() or not isinstance(module, torch.nn.Module):
         return
-    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+    from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.tensor import DTensor
 
-    split = any(isinstance(part, FSDPModule | FullyShardedDataParallel) for part in module.modules())
+    if is_in_units(module):
+        return
+    split = any(isinstance(part, FullyShardedDataParallel) for part in module.modules())
     if split or any(isinstance(parameter, DTensor) for parameter in module.parameters()):
         raise UsageError(
             f"the parameters of this {type(module).__name__} are split over processes (FSDP, DTensor), and "
             "plans do not count what they take when they are gathered",
-            hint="DistributedDataParallel works; with FSDP use torch.utils.checkpoint",
+            hint="fully_shard and DistributedDataParallel work",
         )
 
 

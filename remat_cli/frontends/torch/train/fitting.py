@@ -7,7 +7,7 @@ not. If another graph comes later (evaluation after training, a new shape, autoc
 
 import copy
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, get_args
@@ -85,8 +85,8 @@ def fit_module(
     """
     require_device("cpu")
     tracer = _way(unknown, compiler, cost)
-    _require(module, batch)
-    model, costs = _model(module, batch), _costs(cost, device_of_module(module), compiler, split=split)
+    require_fittable(module, batch)
+    model, costs = model_of(module, batch), costs_of(cost, device_of_module(module), compiler, split=split)
     planner = planner if isinstance(planner, Planner) else PlainPlanner(planner)
     plans = ModulePlans(planner, costs, reserve_bytes, unknown, total_bytes([*module.parameters(), *module.buffers()]))
     plans.uses.module = weakref.ref(module)
@@ -96,26 +96,26 @@ def fit_module(
         return _unplanned(module, captured.more, unknown)
     untried = measure_python_functions(captured.calls, list(module.parameters()))
     parts, calls, plans.refused = plannable(captured.parts, captured.calls)
-    demand = _demand(calls, returns, loss, mode)
+    demand = results_demand(calls, returns, loss, mode)
     held = None if calls.output is None else held_results(calls.output, holds)
     plans.plan_parts(type(module).__name__, parts, calls, demand, held)
     _warn_of(captured.more, untried)
     eager = None if captured.unknown_sizes or calls.paths.differ else eager_bytes(fake, mode, returns, loss)
-    notes = [*_assumptions(demand, held), captured.assumed, *_more_assumptions(calls, plans.unplanned_bytes)]
+    notes = [*assumptions_on_results(demand, held), captured.assumed, *_more_assumptions(calls, plans.unplanned_bytes)]
     report = partial(plans.report, type(module).__name__, eager, "; ".join(filter(None, notes)))
     backend = backend_with(compiler, plans.find, plans.refuse, plans.uses)
     strict = unknown != "warn"
     return install(module, PlannedCall(module, backend, len(parts), strict=strict, plans=plans.plans, report=report))
 
 
-def _require(module: Module, batch: Any) -> None:
+def require_fittable(module: Module, batch: Any) -> None:
     """Check that a module can be fitted for a batch."""
     require_module(module, batch)
     require_batch(batch)
     require_uncompiled(module)
 
 
-def _costs(cost: str, device: Device, compiler: str, *, split: bool) -> Costs:
+def costs_of(cost: str, device: Device, compiler: str, *, split: bool) -> Costs:
     """How graphs get their costs, with the arguments of ``fit``."""
     if split:
         require_splittable(device.type, compiler)
@@ -134,7 +134,7 @@ def _unplanned(module: Module, why: str, unknown: Unknown) -> Module:
     return install(module, UnplannedCall(module))
 
 
-def _demand(calls: Calls, returns: Returns | None, loss: Loss | None, mode: FakeMode) -> LossDemand | None:
+def results_demand(calls: Calls, returns: Returns | None, loss: Loss | None, mode: FakeMode) -> LossDemand | None:
     """What the loop asks of the results of a module; None if a capture did not come to them."""
     if calls.output is None:
         return None
@@ -143,7 +143,7 @@ def _demand(calls: Calls, returns: Returns | None, loss: Loss | None, mode: Fake
     return usual_demand(trained_results(calls.output, returns))
 
 
-def _assumptions(demand: LossDemand | None, held: Sequence[Tensor] | None) -> list[str]:
+def assumptions_on_results(demand: LossDemand | None, held: Sequence[Tensor] | None) -> list[str]:
     """What is assumed of the results, in words; ``held`` are those alive in the backward pass, None for all."""
     if demand is None:
         return []
@@ -202,7 +202,8 @@ def _way(unknown: str, compiler: str, cost: str) -> Tracer:
     return tracer
 
 
-def _model(module: Module, batch: Any) -> Model:
+def model_of(module: Module, batch: Any) -> Model:
+    """A module and its batch as a model without a loss."""
     if isinstance(batch, Arguments):
         return Model(module, batch.args, batch.kwargs, None)
     return as_model((module, batch), "fit")
@@ -330,11 +331,17 @@ def _uncopied(error: Exception) -> CaptureFailed:
     )
 
 
-def fake_copy(model: Model) -> tuple[Model, FakeMode]:
-    """``model`` with fake tensors, and their mode. Everything else in it is copied."""
+def fake_copy(model: Model, replaced: Mapping[int, Callable[[], Tensor]] | None = None) -> tuple[Model, FakeMode]:
+    """``model`` with fake tensors, and their mode. Everything else in it is copied.
+
+    Tensors with an id in ``replaced`` become what the function there makes in that mode.
+    """
     mode = new_fake_mode()
+    replaced = replaced or {}
     tensors = [*model.module.parameters(), *model.module.buffers()]
-    copies = {id(tensor): mode.from_tensor(tensor) for tensor in tensors}
+    copies = {id(tensor): mode.from_tensor(tensor) for tensor in tensors if id(tensor) not in replaced}
+    with mode:
+        copies |= {key: make() for key, make in replaced.items()}
     copies |= {id(tensor): mode.from_tensor(tensor.detach()) for tensor in _computed(model.module)}
     try:
         module = copy.deepcopy(model.module, copies)

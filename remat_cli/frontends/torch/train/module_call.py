@@ -50,6 +50,10 @@ class ModuleCall(ABC):
     def __init__(self, module: Module) -> None:
         self._module = module
 
+    def install(self) -> None:
+        """Let this run when the module is called."""
+        set_call(self._module, self)
+
     def remove(self) -> None:
         """Let the module run as it did before it was fitted."""
         set_call(self._module, None)
@@ -136,7 +140,7 @@ class PlannedCall(ModuleCall):
             raise UsageError(
                 f"the class of the fitted module was {self._kind.__name__} and is now {now}, as fully_shard "
                 "and parametrize do, and its plans are for the module before that",
-                hint="take the plans away with remat_cli.unfit(module); fit it after parametrize",
+                hint="take the plans away with remat_cli.unfit(module); fit it after that",
             )
         if self._parameter is None or processes() == 1:
             return
@@ -144,20 +148,14 @@ class PlannedCall(ModuleCall):
             raise UsageError(
                 f"{self._kind.__name__} has other parameters than when it was fitted, as fully_shard of a module "
                 "around it gives it, and plans do not count what they take when they are gathered",
-                hint="take the plans away with remat_cli.unfit(module); with FSDP use torch.utils.checkpoint",
+                hint="take the plans away with remat_cli.unfit(module); call fully_shard before fit, and fit the whole",
             )
 
     def _with_plan(self, *args: Any, **kwargs: Any) -> Any:
         if self._graphs >= self._parts * max(MOST_FORMS, recompile_limit()):
             return self._without_more(*args, **kwargs)
-        try:
-            with undistributed(self._parts * MOST_FORMS):
-                return self._run(self._module, *args, **kwargs)
-        except Exception as error:
-            wrapped = getattr(error, "inner_exception", None)  # PyTorch wraps what its backends raise
-            if isinstance(wrapped, RematError):
-                raise shortened(wrapped)  # noqa: B904 - its cause is what ``shortened`` leaves
-            raise
+        with undistributed(self._parts * MOST_FORMS), unwrapped_errors():
+            return self._run(self._module, *args, **kwargs)
 
     def _without_more(self, *args: Any, **kwargs: Any) -> Any:
         """Forms that are compiled run by plan; new ones run as they are, or are errors."""
@@ -185,9 +183,21 @@ class PlannedCall(ModuleCall):
             return self._run(self._module, *args, **kwargs)
 
 
+@contextlib.contextmanager
+def unwrapped_errors() -> Iterator[None]:
+    """Within this context, what a backend raises for users comes without what PyTorch wraps around it."""
+    try:
+        yield
+    except Exception as error:
+        wrapped = getattr(error, "inner_exception", None)
+        if isinstance(wrapped, RematError):
+            raise shortened(wrapped)  # noqa: B904 - its cause is what ``shortened`` leaves
+        raise
+
+
 def install(module: Module, call: ModuleCall) -> Module:
     """``module`` itself, which ``call`` runs from now on."""
-    set_call(module, call)
+    call.install()
     return module
 
 
@@ -198,7 +208,13 @@ def unchanged_on_error(module: Module) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        set_call(module, before)
+        now = call_of(module)
+        if isinstance(now, ModuleCall) and now is not before:
+            now.remove()
+        if isinstance(before, ModuleCall):
+            before.install()
+        else:
+            set_call(module, before)
         raise
 
 

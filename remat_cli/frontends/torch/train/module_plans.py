@@ -24,7 +24,7 @@ from remat_cli.frontends.torch.tensors import total_bytes
 from remat_cli.frontends.torch.train.backend import Compiled, Unplanned, matching_plan, no_plan
 from remat_cli.frontends.torch.train.budget_split import Reservation, keep_all_graphs, plan_parts
 from remat_cli.frontends.torch.train.loop_assumptions import LossDemand, ResultUses, copied_bytes
-from remat_cli.frontends.torch.train.part_schedule import Part, saved_by, schedule_of
+from remat_cli.frontends.torch.train.part_schedule import Part, PartSchedule, saved_by, schedule_of
 from remat_cli.frontends.torch.train.report import Fitted, parts_words
 from remat_cli.frontends.torch.types import Device, Tensor
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
@@ -192,9 +192,7 @@ class ModulePlans:
         assumed = zip(captured, uses(captured, calls, takes, held), uses(captured, calls, takes), strict=True)
         for part, use, with_all_held in assumed:
             self.uses.assume(part, use, with_all_held)
-        graphs = [self._part_graph(part, name, number) for number, part in enumerate(captured)]
-        copied = [copied_bytes(part, self.uses.use_of(part)) for part in captured]
-        schedule = schedule_of(graphs, captured, calls, demand, held, copied)
+        schedule = self.schedule(name, captured, calls, demand, held)
         self.part_graphs = [part.graph for part in schedule.parts]
         self.keep_all = keep_all_graphs(schedule)
         self.unplanned_bytes = schedule.unplanned_bytes
@@ -203,6 +201,19 @@ class ModulePlans:
         for graph, plan, reservation in zip(self.part_graphs, plans, reservations, strict=True):
             saved = saved_by(Part(plan.graph if plan.graph.origin else graph), plan.statements).value_bytes
             self.parts.append(PartPlan(_operations(graph), _above_bytes(graph), reservation, saved))
+
+    def schedule(
+        self,
+        name: str,
+        captured: Sequence[Captured],
+        calls: Calls,
+        demand: LossDemand | None,
+        held: Sequence[Tensor] | None,
+    ) -> PartSchedule:
+        """The schedule of the parts, with costs, once it is assumed how their results are used."""
+        graphs = [self._part_graph(part, name, number) for number, part in enumerate(captured)]
+        copied = [copied_bytes(part, self.uses.use_of(part)) for part in captured]
+        return schedule_of(graphs, captured, calls, demand, held, copied)
 
     def _part_graph(self, captured: Captured, name: str, number: int) -> Graph:
         """The graph of a part as it is assumed to be used, with costs."""

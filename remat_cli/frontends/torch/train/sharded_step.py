@@ -1,0 +1,171 @@
+"""From the captured units of ``fully_shard`` to their step: what each of them holds, reads, gathers and reduces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from remat_cli.errors import UsageError
+from remat_cli.frontends.torch.capture.capture import Captured, Model
+from remat_cli.frontends.torch.compat.fully_sharded import parameters_of, reshards
+from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
+from remat_cli.frontends.torch.train.loop_assumptions import LossDemand
+from remat_cli.frontends.torch.train.part_schedule import Part, PartSchedule, tangents_of
+from remat_cli.frontends.torch.types import Module, Tensor
+from remat_cli.plan.sharded_units import Between, ShardedStep, Storage, UnitBytes, UnitCall, UnitGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What a loop does with what a module returns.
+
+    Attributes:
+        results: Memory of all of that, and bytes.
+        staying: What of it the loop holds to the end of the step.
+        demand: What it asks of it; None if that is not known.
+    """
+
+    results: Mapping[Storage, int]
+    staying: Mapping[Storage, int]
+    demand: LossDemand | None
+
+    @classmethod
+    def of(cls, output: Any, held: Sequence[Tensor] | None, demand: LossDemand | None) -> Loop:
+        """From what the module returned, and what of it the loop holds; None for all of it."""
+        results = {storage(tensor): storage_bytes(tensor) for _, tensor in leaves(output)}
+        staying = results.keys() if held is None else {storage(tensor) for tensor in held}
+        return cls(results, {key: size for key, size in results.items() if key in staying}, demand)
+
+
+def sharded_step(
+    schedule: PartSchedule,
+    captured: Sequence[Captured],
+    units: Sequence[tuple[str, Module]],
+    module: Module,
+    fake: Model,
+    loop: Loop,
+    fixed_bytes: int,
+) -> ShardedStep:
+    """The step of units in the order of their calls.
+
+    Args:
+        schedule: The calls of their graphs.
+        captured: What each graph was made from.
+        units: Their names, and they.
+        module: The module around them.
+        fake: The copy that was captured.
+        loop: What the loop does with what the module returns.
+        fixed_bytes: What is there all the time.
+    """
+    own = {id(p) for name, _ in units for p in fake.module.get_submodule(name).parameters()}
+    leaves_of_units = {("leaf", storage(p)) for p in fake.module.parameters() if id(p) in own}
+    schedule = replace(schedule, residents=tuple(r for r in schedule.residents if r.of not in leaves_of_units))
+    graphs = tuple(_unit_graph(part, one) for part, one in zip(schedule.parts, captured, strict=True))
+    made = {key for call in schedule.calls for key in call.results.values()}
+    calls = _calls(schedule, captured, units)
+    demand = loop.demand
+    if demand is not None and demand.loss_bytes:
+        del schedule.unplanned[-1].operations[-1]  # it is the loss, which runs before the root gathers ahead
+    code = [_between(schedule, at) for at in range(len(calls) + 1)]
+    root = [one for one in parameters_of(module) if one.sharded.requires_grad]
+    return ShardedStep(
+        graphs=graphs,
+        calls=calls,
+        between=tuple(code),
+        root=_unit_bytes(module),
+        root_gradients=sum(one.gathered.itemsize * math.prod(one.shape) for one in root),
+        fixed_bytes=fixed_bytes,
+        results=loop.results,
+        staying={key: size for key, size in loop.staying.items() if key in made},
+        loss_forward=0 if demand is None else demand.forward_bytes,
+        loss_backward=0 if demand is None else demand.loss_bytes,
+    )
+
+
+def _calls(
+    schedule: PartSchedule, captured: Sequence[Captured], units: Sequence[tuple[str, Module]]
+) -> tuple[UnitCall, ...]:
+    """The calls of the units.
+
+    Raises:
+        UsageError: If no input of a later unit than the first one takes a gradient.
+    """
+    calls = tuple(
+        UnitCall(
+            name=name,
+            kind=call.part,
+            memory=_unit_bytes(unit),
+            inputs=call.inputs,
+            positions=call.storages,
+            results=call.results,
+            beside=schedule.resident_bytes(at),
+            reshards=reshards(unit),
+            deferred=not any(map(_is_differentiable, captured[call.part].tensors)),
+        )
+        for at, ((name, unit), call) in enumerate(zip(units, schedule.calls, strict=True))
+    )
+    later = [call.name for call in calls[1:] if call.deferred]
+    if later:
+        raise UsageError(
+            f"no input of unit {later[0]} takes a gradient, and it is not the first unit: its gradients would wait for "
+            "the end of the step",
+            hint="call the units in another order, or leave this one to the module around it",
+        )
+    return calls
+
+
+def _is_differentiable(tensor: Any) -> bool:
+    import torch
+
+    if not isinstance(tensor, torch.Tensor) or isinstance(tensor, torch.nn.Parameter):
+        return False
+    return bool(tensor.requires_grad)
+
+
+def _between(schedule: PartSchedule, at: int) -> Between:
+    """The code before call ``at``, or behind the last one, the loss left out."""
+    code, resident = schedule.unplanned[at], schedule.resident_bytes(at - 0.5)
+
+    def backward(counted: Collection[Storage]) -> int:
+        return resident + code.peak_bytes(counted)
+
+    return Between(code.kept, backward)
+
+
+def _unit_graph(part: Part, captured: Captured) -> UnitGraph:
+    import torch
+
+    parameters = {k for k, tensor in enumerate(captured.tensors) if isinstance(tensor, torch.nn.Parameter)}
+    return UnitGraph(
+        graph=part.graph,
+        cut=tangents_of(part.graph),
+        reads=part.reads,
+        parameter_gradients=sum(size for k, size in part.gradients.items() if k in parameters),
+        other_gradients=sum(size for k, size in part.gradients.items() if k not in parameters),
+    )
+
+
+def _unit_bytes(unit: Module) -> UnitBytes:
+    """What the collectives of a unit take. On a CPU, PyTorch communicates with gloo, which takes as much once more."""
+    found = parameters_of(unit)
+    trained = [one for one in found if one.sharded.requires_grad]
+    gathered = sum(one.gathered_bytes for one in found)
+    reducing = sum(one.reduced_elements * one.reduced.itemsize for one in trained)
+    ranks = found[0].ranks if found else 1
+    kept = sum(one.reduced_elements // ranks * one.sharded.dtype.itemsize for one in trained)
+    staged = bool(found) and found[0].sharded.device.type == "cpu"
+    converted = sum(one.part * one.gathered.itemsize for one in found if one.gathered != one.sharded.dtype)
+    converts = any(one.reduced != one.sharded.dtype for one in trained)
+    return UnitBytes(
+        gathered=gathered,
+        gathering=gathered,
+        converted=converted,
+        gather_staging=gathered if staged else 0,
+        reducing=reducing,
+        reduced=reducing // ranks,
+        kept=kept,
+        converting=kept if converts else 0,
+        reduce_staging=reducing if staged else 0,
+    )

@@ -1,0 +1,250 @@
+"""Chooses for each unit of a sharded step a plan, and whether it is resharded: the least cost within one budget.
+
+What the units hold between their passes adds up (``plan/sharded_units``). All else that a unit needs depends on what
+the units before it hold in sum, on its own choice, and on whether the unit before it is resharded. So a dynamic
+programme over the units keeps, for each sum, the cheapest choices: it is exact for the plans that it chooses from.
+
+Those are plans of each graph for several limits on what is held between its passes and on its peak. The search for one
+starts from all that are known, and ends where its bound says that none is cheaper. That no other plans are better in
+sum is not proven.
+
+Costs come first. Of equal costs, those choices are taken that gather fewest bytes again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from remat_cli.control import Control, Progress
+from remat_cli.errors import Infeasible
+from remat_cli.graph.analysis import peak_bound
+from remat_cli.graph.passes import StageGraph
+from remat_cli.plan.derive import derive
+from remat_cli.plan.sharded_units import Choice, Held, ShardedStep, Storage, UnitRun
+from remat_cli.planning.options import SolveOptions
+from remat_cli.planning.stage_choice import Limits, StageSearch
+from remat_cli.running import interruptible
+from remat_cli.units import format_bytes
+
+_HELD_LEVELS, _PEAK_LEVELS = 8, 4
+"""Limits of what a unit holds, and of its peak, for which plans are sought. Untuned."""
+_MOST_LABELS = 2000
+"""Sums of which the cheapest choices are kept, for each unit; of more, the cheapest in each of so many ranges. Untuned.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """The cheapest choices of the first units that hold so much.
+
+    Attributes:
+        held: What they hold.
+        cost: What they cost.
+        again: Bytes that they gather a second time.
+        choice: That of the last unit; None before the first one.
+        before: The label of the units before it.
+    """
+
+    held: int
+    cost: float
+    again: int
+    choice: Choice | None = None
+    before: _Label | None = None
+
+    def choices(self) -> list[Choice]:
+        """Those of all units."""
+        found: list[Choice] = []
+        label: _Label | None = self
+        while label is not None and label.choice is not None:
+            found.append(label.choice)
+            label = label.before
+        return found[::-1]
+
+
+_State = tuple[frozenset[Storage], bool]
+"""What of the shared memory that later units may hold is counted already, and whether the last unit is resharded."""
+
+
+def cheapest(step: ShardedStep, runs: Sequence[Sequence[UnitRun]], budget_bytes: int) -> list[Choice] | None:
+    """The cheapest choices from the plans of each graph, ``runs``; None if none of them fit together."""
+    room = budget_bytes - step.fixed_bytes
+    sizes, last = _shared_memory(step)
+    labels: dict[_State, list[_Label]] = {(frozenset(), False): [_Label(step.root.gathered, 0.0, 0)]}
+    for at, call in enumerate(step.calls):
+        choices = [Choice(run, reshard) for run in runs[call.kind] for reshard in (False, True)]
+        found: dict[_State, list[_Label]] = {}
+        for (shared, reshards_before), before in labels.items():
+            least = Held(step.root.gathered, {key: sizes[key] for key in shared})
+            for choice in choices:
+                needs = step.unit_needs(at, least, choice, reshards_before=reshards_before)
+                most = room - max(need for _, need in needs) + least.bytes
+                after = step.behind(at, least, choice)
+                added = after.bytes - least.bytes
+                state = frozenset(key for key in after.shared if last[key] > at), choice.reshard
+                again = call.memory.gathering if choice.reshard else 0
+                found.setdefault(state, []).extend(
+                    _Label(one.held + added, one.cost + choice.run.cost, one.again + again, choice, one)
+                    for one in before
+                    if one.held <= most
+                )
+        labels = {state: _undominated(several, room) for state, several in found.items()}
+    ended = [
+        label
+        for (shared, resharded), several in labels.items()
+        for label in several
+        if label.held + _end_need(step, {key: sizes[key] for key in shared}, resharded=resharded) <= room
+    ]
+    best = min(ended, key=lambda label: (label.cost, label.again, label.held), default=None)
+    return None if best is None else best.choices()
+
+
+def _end_need(step: ShardedStep, shared: dict[Storage, int], *, resharded: bool) -> int:
+    return max(need for _, need in step.end_needs(Held(0, shared), resharded=resharded))
+
+
+def _shared_memory(step: ShardedStep) -> tuple[dict[Storage, int], dict[Storage, int]]:
+    """Bytes of the memory that several units may hold, and the number of the last unit that may.
+
+    That of the code behind the units and of the loop is the number of units.
+    """
+    sizes: dict[Storage, int] = {}
+    last: dict[Storage, int] = {}
+    for at, code in enumerate(step.between):
+        sizes |= code.kept
+        last |= dict.fromkeys(code.kept, at)
+        if at < len(step.calls):
+            call, graph = step.calls[at], step.graphs[step.calls[at].kind].graph
+            own = dict(call.inputs) | {key: graph.size[value] for value, key in call.results.items()}
+            sizes |= own
+            last |= dict.fromkeys(own, at)
+    return sizes, last | dict.fromkeys(step.results, len(step.calls))
+
+
+def _undominated(labels: list[_Label], room: int) -> list[_Label]:
+    """The labels of which no other holds and costs less; of many, the cheapest of each range of what they hold."""
+    kept: list[_Label] = []
+    for label in sorted(labels, key=lambda one: (one.held, one.cost, one.again)):
+        if not kept or (label.cost, label.again) < (kept[-1].cost, kept[-1].again):
+            kept.append(label)
+    if len(kept) <= _MOST_LABELS:
+        return kept
+    ranges = {label.held * _MOST_LABELS // max(1, room): label for label in kept}  # the last one is the cheapest
+    return [kept[0], *ranges.values()]
+
+
+@dataclass(slots=True)
+class UnitPlanner:
+    """The search for the choices of one step.
+
+    Attributes:
+        step: The step.
+        options: How to solve.
+        listener: Receives the progress.
+        searches: For each graph, the plans so far.
+        runs: What they take.
+    """
+
+    step: ShardedStep
+    options: SolveOptions
+    listener: Callable[[Progress], None] | None = None
+    searches: list[StageSearch] = field(init=False)
+    runs: list[dict[tuple[int, ...], UnitRun]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        stages = [StageGraph(unit.graph, (unit.cut,)) for unit in self.step.graphs]
+        self.searches = [StageSearch(stage, self.options) for stage in stages]
+        self.runs = [{} for _ in stages]
+        self._take_over()
+
+    def keep_all(self) -> list[Choice]:
+        """The choices without recomputation, with the units as they are set."""
+        each = [min(runs.values(), key=lambda run: len(run.computes)) for runs in self.runs]
+        return [Choice(each[call.kind], call.reshards) for call in self.step.calls]
+
+    def least_bound(self) -> int:
+        """No choices take less than this."""
+        needs = (
+            call.memory.gathered + peak_bound(self.step.graphs[call.kind].graph).bytes - graph.fixed_memory
+            for call in self.step.calls
+            for graph in [self.step.graphs[call.kind].graph]
+        )
+        return self.step.fixed_bytes + self.step.root.gathered + max(needs)
+
+    def within(self, budget_bytes: int) -> list[Choice]:
+        """The cheapest choices found within a budget.
+
+        Raises:
+            Infeasible: If none were found.
+            Interrupted: If the search has to stop before.
+        """
+        control = Control.within(self.options.time_limit_s)
+        with interruptible(control):
+            best = self._best(budget_bytes)
+            for seconds, number, limits in self._asked(control):
+                if best is not None and sum(choice.run.cost for choice in best) <= self._least_cost():
+                    break
+                if control.stopping():
+                    break
+                clock = Control.within(seconds)
+                clock.cancelled = control.cancelled
+                self.searches[number].solve(limits, clock, self.options.gap)
+                if self._take_over():
+                    best = self._best(budget_bytes) or best
+        if best is None:
+            least = self._least_found(budget_bytes)
+            raise Infeasible(
+                f"no plans of the {len(self.step.calls)} units were found that fit a budget of "
+                f"{format_bytes(budget_bytes)} together",
+                hint=f"{format_bytes(least)} ({least} bytes) is the least that was found",
+            )
+        return best
+
+    def _best(self, budget_bytes: int) -> list[Choice] | None:
+        return cheapest(self.step, [list(runs.values()) for runs in self.runs], budget_bytes)
+
+    def _least_cost(self) -> float:
+        return math.fsum(self.step.graphs[call.kind].graph.total_cost for call in self.step.calls)
+
+    def _take_over(self) -> bool:
+        """Take what the searches have found; whether there is more than before."""
+        before = sum(map(len, self.runs))
+        for unit, search, runs in zip(self.step.graphs, self.searches, self.runs, strict=True):
+            for candidate in search.candidates:
+                if candidate.computes not in runs:
+                    runs[candidate.computes] = UnitRun.of(unit, derive(unit.graph, candidate.computes))
+        return sum(map(len, self.runs)) > before
+
+    def _asked(self, control: Control) -> Iterator[tuple[float, int, Limits]]:
+        """Seconds for a search, the number of a graph, and limits of its plans."""
+        asked: list[tuple[int, Limits]] = []
+        ranges = []
+        for search in self.searches:
+            runs = [candidate.run for candidate in search.candidates]
+            graph = search.stage.graph
+            least = peak_bound(graph).bytes - graph.fixed_memory
+            between = [run.held[0] for run in runs]
+            ranges.append((min(between), max(between), least, max(max(run.peaks) for run in runs)))
+        for row in range(_PEAK_LEVELS):
+            for column in range(_HELD_LEVELS):
+                for number, (least_held, most_held, least, most) in enumerate(ranges):
+                    peak = most - (most - least) * row // _PEAK_LEVELS
+                    held = least_held + (most_held - least_held) * column // _HELD_LEVELS
+                    asked.append((number, Limits(peak, (min(held, peak),))))
+        for done, (number, limits) in enumerate(asked):
+            remaining = control.remaining_s()
+            # A search takes a quarter of the time that it sees.
+            yield 4.0 if remaining is None else 4 * remaining / (len(asked) - done), number, limits
+
+    def _least_found(self, budget_bytes: int) -> int:
+        """The least budget within which choices are known."""
+        low, high = budget_bytes, budget_bytes
+        while (found := self._best(high)) is None:
+            high += max(1, high)
+        high = self.step.peak_bytes(found)
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = self._best(middle)
+            low, high = (middle, high) if found is None else (low, self.step.peak_bytes(found))
+        return high
