@@ -16,6 +16,7 @@ from benchmarks.models.listing import Listed
 from benchmarks.models.training import Subject, seeded, storage_bytes, tensors_of
 from benchmarks.torch.devices import allocated_peak
 from remat_cli.errors import RematError
+from remat_cli.frontends.torch.compat.operators import dropout_of_gpus
 from remat_cli.plan.model import Plan
 from remat_cli.planning import fits as planning
 from remat_cli.planning.fits import BEST, BLOCKS, WITHOUT, Choice
@@ -38,7 +39,7 @@ def answer(_step: str, model: Listed, limit_s: float) -> dict[str, Any]:
 
 
 def own(subject: Subject, model: Listed, limit_s: float) -> dict[str, Any]:
-    """The answer without the other tools. Dropout in this process is that of a GPU from then on."""
+    """The answer without the other tools."""
     found: dict[str, Any] = {"measured": {"eager": _eager(subject)}}
     try:
         choices = _predicted(model, limit_s, found)
@@ -47,8 +48,8 @@ def own(subject: Subject, model: Listed, limit_s: float) -> dict[str, Any]:
     found["update"] = choices[0].in_update
     planned = [choice for choice in choices if choice.name != WITHOUT]
     found["measured"] |= {choice.name: _by_plan(subject, choice.plan) for choice in planned}
-    _keep_what_a_gpu_keeps()
-    return found | {"gpu_dropout": _eager(subject), "ok": True}
+    with dropout_of_gpus():
+        return found | {"gpu_dropout": _eager(subject), "ok": True}
 
 
 def _predicted(model: Listed, limit_s: float, found: dict[str, Any]) -> list[Choice]:
@@ -58,10 +59,12 @@ def _predicted(model: Listed, limit_s: float, found: dict[str, Any]) -> list[Cho
     source, limits = f"torch:{model.file}:{model.name}", remat_cli.SolveOptions(time_limit_s=limit_s)
     asked = remat_cli.fits(source, f"{_ROOM}B", optimizer="adamw", context=0, options=limits).fits
     bare = replace(asked.need, reserved=None)  # no gaps of CUDA's allocator
-    of_graph = [planning.choice_of(c.name, bare, c.solved) for c in asked.choices if c.name in {WITHOUT, BLOCKS}]
-    found["by_graph"] = {choice.name: choice.total_bytes for choice in of_graph}
-    need = replace(bare, graph=with_workspaces(bare.graph))
-    whole = planning.choice_of(WITHOUT, need, remat_cli.solve(need.graph, None)).total_bytes
+    found["by_graph"] = {WITHOUT: planning.usual(bare, WITHOUT, "keep-all", limits).total_bytes}
+    found["by_graph"] |= {
+        c.name: planning.choice_of(c.name, bare, c.solved).total_bytes for c in asked.choices if c.name == BLOCKS
+    }
+    need = replace(bare, graph=with_workspaces(bare.graph), eager=bare.eager and with_workspaces(bare.eager))
+    whole = planning.usual(need, WITHOUT, "keep-all", limits).total_bytes
     for share in SHARES:
         answer = planning.fits(need, int(share * whole), limits)
         if answer.choice(BEST) is not None:
@@ -110,26 +113,6 @@ def stepping(optimizer: torch.optim.Optimizer, loss: Callable[[], Any]) -> Calla
         optimizer.zero_grad(set_to_none=True)
 
     return step
-
-
-def _keep_what_a_gpu_keeps() -> None:
-    """From now on, dropout in eager mode runs the operator that it runs on a GPU, and keeps a mask of booleans.
-
-    On a CPU it would keep its input and a mask of floating-point numbers.
-    """
-    library = torch.library.Library("aten", "IMPL")
-
-    def dropout(tensor: Any, probability: float, train: bool) -> Any:
-        if not train or probability == 0:
-            return tensor
-        return torch.native_dropout(tensor, probability, train)[0]
-
-    library.impl("dropout", dropout, "AutogradCPU", allow_override=True)
-    _LIBRARIES.append(library)
-
-
-_LIBRARIES: list[Any] = []
-"""Registrations end with their libraries."""
 
 
 def _others(subject: Subject) -> dict[str, Any]:

@@ -309,9 +309,7 @@ def _need(step: Captured, chosen: Optimizer, context_bytes: int) -> Need:
     graph, parameters = step.graph, step.parameters
     fixed = {"parameters": sum(p.size for p in parameters)}
     fixed["buffers"] = step.buffer_bytes
-    fixed["inputs" if parameters else "fixed memory"] = max(
-        0, graph.fixed_memory - _read_bytes(graph, sum(fixed.values()))
-    )
+    fixed["inputs" if parameters else "fixed memory"] = max(0, graph.fixed_memory - sum(fixed.values()))
     state = fixed[f"state of {chosen.title}"] = chosen.state_bytes(step.updated)
     fixed |= step.buffers
     reserved: Reserved | None = None
@@ -319,15 +317,7 @@ def _need(step: Captured, chosen: Optimizer, context_bytes: int) -> Need:
         from remat_cli.frontends.torch.measure.allocator import least_limit
 
         reserved = partial(least_limit, captured=step.captured, state_bytes=state)
-    return Need(graph, fixed, context_bytes, chosen.workspace_bytes(step.updated), reserved)
-
-
-def _read_bytes(graph: Graph, otherwise: int) -> int:
-    """Bytes of the parameters and buffers that the graph reads; ``otherwise`` if it does not tell."""
-    places = graph.metadata.get("places") if isinstance(graph.metadata, dict) else None
-    if not isinstance(places, list) or not all(isinstance(p, dict) and "kind" in p and "bytes" in p for p in places):
-        return otherwise
-    return sum(p["bytes"] for p in places if p["kind"] in {"parameter", "buffer"})
+    return Need(graph, fixed, context_bytes, chosen.workspace_bytes(step.updated), reserved, step.eager)
 
 
 _SHOWN = 3

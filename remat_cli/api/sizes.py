@@ -86,10 +86,12 @@ class AllSizes:
 
     def _needed(self, batch: int, length: int) -> Need:
         sized = self.sized(batch)
+        sizes = {"batch": batch} | ({"length": length} if length else {})
         if not sized.holds_at(batch, length):  # another graph, which is captured by itself
-            sizes = {"batch": batch} | ({"length": length} if length else {})
             return self._need(self._resized(sizes))
-        need = self._need(replace(self.step, graph=sized.exact(batch, length)))
+        followed = self.step.followed
+        eager = None if followed is None or self.step.eager is None else followed(sizes)
+        need = self._need(replace(self.step, graph=sized.exact(batch, length), eager=eager))
         assert need.graph.fixed_memory == sized.at(batch, length).fixed_memory
         return need
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
 
 from remat_cli.api.documents import Source, as_graph
-from remat_cli.errors import UsageError
+from remat_cli.errors import CaptureFailed, UsageError
 from remat_cli.frontends.gpus import Gpu
 from remat_cli.frontends.interconnect import ONE_QUEUE
 from remat_cli.frontends.messages import Tell
@@ -22,6 +23,7 @@ LIBRARIES = ("hf", "timm", "torchvision", "diffusers")
 """Schemes of models that libraries know by name."""
 _FUNCTIONS = ("torch", "jax", "tf")
 _WORKSPACE = "kernels take no memory of their own while they run: it was not measured, and convolutions may take much"
+_AS_CAPTURED = "no recomputation takes what the captured step takes: a graph does not say what eager mode keeps besides"
 _WHOLE_ATTENTION = "_safe_softmax"
 """What PyTorch's attention runs where it computes all weights: on a CPU, with dropout."""
 _WEIGHTS = "attention keeps its weights, as on a CPU with dropout; where a GPU runs flash attention, it keeps none"
@@ -67,7 +69,9 @@ class Captured:
         sizes: The batch, in words.
         assumptions: What was assumed.
         by_sheet: Whether costs are times by the data sheet of the card.
+        eager: The step in eager mode; None if it is not known.
         resized: Captures the step again with other sizes, by the names of ``by``.
+        followed: Follows the step with other sizes in eager mode.
         varied: Captures it with symbols for these sizes, see :func:`~remat_cli.frontends.torch.families.sized_graph`.
         by: The sizes that can be changed, what each is now, and the most that the model takes.
         ranks: How it is divided over ranks, of which the graph is the step of one; None for one.
@@ -82,7 +86,9 @@ class Captured:
     sizes: str
     assumptions: tuple[str, ...] = ()
     by_sheet: bool = False
+    eager: Graph | None = None
     resized: Callable[[Mapping[str, int]], Captured] | None = None
+    followed: Callable[[Mapping[str, int]], Graph | None] | None = None
     varied: Callable[[Mapping[str, int]], SizedGraph] | None = None
     by: tuple[tuple[str, int, int | None], ...] = ()
     ranks: Ranks | None = None
@@ -134,9 +140,24 @@ def _of_graph(graph: Graph) -> Captured:
     parts = parts_of_values(graph)
     gradients = [graph.size[v] for v in graph.outputs if parts[v] is Part.GRADIENTS]
     parameters = tuple(Parameter((size,), 1) for size in gradients)
+    read = _read_bytes(graph)
+    if parameters and read["parameter"] > sum(gradients):
+        parameters += (Parameter((read["parameter"] - sum(gradients),), 1, trained=False),)
     assumed = () if parameters else ("fixed memory of the graph holds parameters, gradients and optimizer state",)
-    sentences = (*assumed, *_of_kernels(graph))
-    return Captured(graph.name or "graph", graph, parameters, 0, False, "the batch of the graph", sentences)
+    sentences = (*assumed, *((_AS_CAPTURED,) if read else ()), *_of_kernels(graph))
+    buffers = read["buffer"] if parameters else 0
+    return Captured(graph.name or "graph", graph, parameters, buffers, False, "the batch of the graph", sentences)
+
+
+def _read_bytes(graph: Graph) -> Counter[str]:
+    """Bytes of what the graph is given, by kind; nothing if it does not tell."""
+    places = graph.metadata.get("places") if isinstance(graph.metadata, dict) else None
+    given = places if isinstance(places, list) else []
+    sizes = Counter[str]()
+    for place in given:
+        if isinstance(place, dict) and isinstance(place.get("bytes"), int):
+            sizes[str(place.get("kind"))] += place["bytes"]
+    return sizes
 
 
 def _of_kernels(graph: Graph) -> tuple[str, ...]:
@@ -181,6 +202,12 @@ def _by_name(asked: Model, cost: str, tell: Tell) -> Captured:
             lambda found: model.resized(**found).build(), sizes, model.title, asked.source, cost=cost, tell=tell
         )
 
+    def followed(model: NamedModel) -> Graph | None:
+        from remat_cli.frontends.torch.blocks import eager_by_blocks
+
+        graph = eager_by_blocks(model.build, model.title, tell=tell)
+        return graph if isinstance(graph, Graph) else None
+
     def captured(model: NamedModel) -> Captured:
         sizes = model.sizes
         words = f"{sizes.batch:,} x {sizes.length:,} tokens" if sizes.length else f"{sizes.batch:,} images"
@@ -195,6 +222,7 @@ def _by_name(asked: Model, cost: str, tell: Tell) -> Captured:
             assumptions=(*model.assumptions, *of_type, *step.assumptions),
             by=tuple(axes),
             resized=lambda sizes: captured(model.resized(**sizes)),
+            followed=lambda sizes: followed(model.resized(**sizes)),
             varied=lambda sizes: varied(model, sizes),
         )
 
@@ -208,7 +236,7 @@ def _captured(
     from remat_cli.frontends.torch.blocks import export_by_blocks
     from remat_cli.frontends.torch.named import contents
 
-    seen: list[tuple[tuple[Parameter, ...], int]] = []
+    seen: list[tuple[Mapping[str, Parameter], int]] = []
     ranks = asked.ranks
     links = None if ranks is None else ranks.captured
     world = None if ranks is None or links is None else ranks.count
@@ -223,13 +251,33 @@ def _captured(
         seen.append(contents(module))
         return module, *others
 
-    graph, blocks = export_by_blocks(
-        recording, title, asked.source, cost=cost, world=world, interconnect=links, tell=tell
+    exported = export_by_blocks(
+        recording, title, asked.source, cost=cost, world=world, interconnect=links, eager=ranks is None, tell=tell
     )
-    parameters, buffer_bytes = seen[-1]
-    assumed = (*((blocks,) if blocks else ()), *_of_kernels(graph))
-    step = Captured(title, graph, parameters, buffer_bytes, True, sizes, assumed, by_sheet=cost != "flops")
+    graph, (named, buffer_bytes) = exported.graph, seen[-1]
+    graded = _graded(graph)
+    parameters = tuple(replace(p, trained=p.trained and name in graded) for name, p in named.items())
+    assumed = [exported.few] if exported.few else []
+    if isinstance(exported.eager, CaptureFailed):
+        assumed.append(f"no recomputation takes what the captured step takes: {exported.eager.message}")
+    step = Captured(
+        title,
+        graph,
+        parameters,
+        buffer_bytes,
+        True,
+        sizes,
+        (*assumed, *_of_kernels(graph)),
+        by_sheet=cost != "flops",
+        eager=exported.eager if isinstance(exported.eager, Graph) else None,
+    )
     return step if ranks is None else _of_rank(step, ranks)
+
+
+def _graded(graph: Graph) -> set[str]:
+    """The names of the parameters that get a gradient: an optimizer has no state for others."""
+    places = graph.metadata["places"]
+    return {places[result["of"]]["name"] for result in graph.metadata["results"] if result["kind"] == "gradient"}
 
 
 def _of_rank(step: Captured, ranks: Ranks) -> Captured:

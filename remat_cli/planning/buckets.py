@@ -22,7 +22,7 @@ from remat_cli.plan.check import check
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import Compute, Plan
 from remat_cli.planning.batch_graphs import OfSizes
-from remat_cli.planning.fits import BEST, BLOCKS, GAPS, WITHOUT, Choice, Need, choice_of
+from remat_cli.planning.fits import BEST, BLOCKS, GAPS, WITHOUT, Choice, Need, choice_of, usual
 from remat_cli.planning.lengths import Covered, covered
 from remat_cli.planning.max_batch import max_batch_of, one_forward
 from remat_cli.planning.options import SolveOptions
@@ -154,9 +154,8 @@ def _bucket(along: Along, length: int, without: Way, best: Way, options: SolveOp
 
 def ways_of(need: Need, name: str, options: SolveOptions) -> Choice | None:
     """A way to train that needs no search: ``no recomputation`` or ``every block``; None if it is none for the step."""
-    strategy = {WITHOUT: "keep-all", BLOCKS: "every-n-layers{n=1}"}[name]
     with suppress(StrategyMismatch):
-        return choice_of(name, need, solve(need.graph, None, replace(options, strategy=strategy, start=None)))
+        return usual(need, name, {WITHOUT: "keep-all", BLOCKS: "every-n-layers{n=1}"}[name], options)
     return None
 
 

@@ -44,6 +44,8 @@ class Need:
         context_bytes: Bytes that are taken outside of the framework.
         update_bytes: Temporary bytes of the optimizer's step.
         reserved: What the allocator takes; None where it takes what values need.
+        eager: The graph of the step without a plan, as the framework runs it operator by operator; None if it is not
+            known, and taken to be ``graph`` with every node computed once.
     """
 
     graph: Graph
@@ -51,12 +53,14 @@ class Need:
     context_bytes: int = 0
     update_bytes: int = 0
     reserved: Reserved | None = None
+    eager: Graph | None = None
 
     def __post_init__(self) -> None:
-        """Give the graph everything that is in memory all the time."""
+        """Give the graphs everything that is in memory all the time."""
         whole = sum(self.fixed.values())
-        if whole != self.graph.fixed_memory:
-            object.__setattr__(self, "graph", replace(self.graph, fixed_memory=whole))
+        for name, graph in (("graph", self.graph), ("eager", self.eager)):
+            if graph is not None and whole != graph.fixed_memory:
+                object.__setattr__(self, name, replace(graph, fixed_memory=whole))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +173,7 @@ def fits(
     gathering = any(map(need.graph.moves_freely, range(len(need.graph.nodes))))
     for name, strategy in _USUAL_GATHERING if gathering else _USUAL:
         try:
-            choices.append(choice_of(name, need, solve(need.graph, None, replace(options, strategy=strategy))))
+            choices.append(usual(need, name, strategy, options))
         except StrategyMismatch as error:
             missing[name] = error.message
     if update_bytes(need) > room:
@@ -189,6 +193,7 @@ def fits(
     claim = smallest.plan.claim.peak
     assert claim is not None  # every search for the least peak has one
     floor = max(claim.lower_bound_bytes, update_bytes(need))
+    floor = min(floor, choices[0].total_bytes - need.context_bytes)  # eager mode runs no plan
     return Fits(
         memory_bytes,
         need,
@@ -204,6 +209,19 @@ def _within(options: SolveOptions, share: float) -> SolveOptions:
     if options.time_limit_s is None:
         return options
     return replace(options, time_limit_s=options.time_limit_s * share, started_s=None)
+
+
+def usual(need: Need, name: str, strategy: str, options: SolveOptions) -> Choice:
+    """A way to train by a strategy that does not search. Without recomputation it is eager mode, if that is known.
+
+    Raises:
+        StrategyMismatch: If the strategy is not for the step.
+    """
+    asked = replace(options, strategy=strategy, start=None)
+    choice = choice_of(name, need, solve(need.graph, None, asked))
+    if name != WITHOUT or need.eager is None:
+        return choice
+    return replace(choice_of(name, need, solve(need.eager, None, asked)), solved=choice.solved)
 
 
 def best_within(need: Need, room: int, options: SolveOptions, listener: Callable[[Progress], None] | None) -> Choice:

@@ -103,7 +103,8 @@ def document(graph):
     ],
 )
 def test_the_graph_of_few_blocks_is_that_of_the_whole_model(kind, members, count):
-    graph, said = by_blocks.export_by_blocks(step(kind, count, members), "stack", "x")
+    exported = by_blocks.export_by_blocks(step(kind, count, members), "stack", "x")
+    graph, said = exported.graph, exported.few
     whole = export_model(step(kind, count, members), "stack", "x")
     few = "5, 8 and 11" if members == "every-third" else "3, 4 and 5"
     assert said == f"the graph of {count} blocks follows from those of {few} of them"
@@ -115,7 +116,8 @@ def test_the_graph_of_few_blocks_is_that_of_the_whole_model(kind, members, count
     ("kind", "members"), [("later", "equal"), ("growing", "equal"), ("indexed", "equal"), ("list", "scaled")]
 )
 def test_what_other_blocks_do_otherwise_is_captured(kind, members):
-    graph, said = by_blocks.export_by_blocks(step(kind, 20, members), "stack", "x")
+    exported = by_blocks.export_by_blocks(step(kind, 20, members), "stack", "x")
+    graph, said = exported.graph, exported.few
     assert said == ""
     assert same(graph, export_model(step(kind, 20, members), "stack", "x"))
 

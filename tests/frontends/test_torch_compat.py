@@ -505,6 +505,16 @@ def test_dispatch_modes_see_operators():
     assert "aten.add.Tensor" in seen
 
 
+def test_dropout_of_gpus():
+    tensor = torch.ones(1000, requires_grad=True)
+    with operators.dropout_of_gpus():
+        kept = autograd.kept_by(nn.functional.dropout(tensor, 0.5).grad_fn)
+        assert [one.dtype for one in kept] == [torch.bool]
+        assert nn.functional.dropout(tensor, 0.5, training=False) is tensor
+    kept = autograd.kept_by(nn.functional.dropout(tensor, 0.5).grad_fn)
+    assert torch.bool not in {one.dtype for one in kept}
+
+
 def test_formulas_of_flops():
     a, b = torch.ones(2, 3), torch.ones(3, 5)
     assert operators.flop_formula(torch.ops.aten.mm.default)(a, b, out_val=a @ b) == 2 * 2 * 3 * 5
@@ -548,6 +558,25 @@ def test_the_node_behind_results_and_their_views():
     assert (position, direct) == (3, False)  # the memory that it is a view of
     assert autograd.compiled_node(torch.ones(2)) is None
     assert autograd.compiled_node(module.weight.sum()) is None
+
+
+def test_the_node_of_autograd_that_runs():
+    running = []
+
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            running.append(autograd.running_node())
+            return gradient
+
+    result = Own.apply(torch.ones(3, requires_grad=True))
+    assert autograd.running_node() is None
+    result.sum().backward()
+    assert running == [result.grad_fn]
 
 
 def test_nodes_of_autograd_tell_what_they_keep_and_make():

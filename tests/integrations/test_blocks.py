@@ -66,7 +66,8 @@ def everything(graph):
 @pytest.mark.parametrize("make", [llama, gpt2, bert, gemma, adapted])
 def test_the_graph_of_few_blocks_is_that_of_the_whole_model(make, monkeypatch):
     monkeypatch.setattr(blocks, "LARGEST_SHARE", 2.0)
-    graph, said = blocks.export_by_blocks(step(make, 10), "model", "x")
+    exported = blocks.export_by_blocks(step(make, 10), "model", "x")
+    graph, said = exported.graph, exported.few
     few = "4, 6 and 8" if make is gemma else "3, 4 and 5"
     assert said == f"the graph of 10 blocks follows from those of {few} of them"
     assert everything(graph) == everything(export_model(step(make, 10), "model", "x"))
@@ -74,6 +75,7 @@ def test_the_graph_of_few_blocks_is_that_of_the_whole_model(make, monkeypatch):
 
 def test_blocks_that_are_called_in_another_way_are_captured(monkeypatch):
     monkeypatch.setattr(blocks, "LARGEST_SHARE", 2.0)
-    graph, said = blocks.export_by_blocks(step(gemma_otherwise, 10), "model", "x")
+    exported = blocks.export_by_blocks(step(gemma_otherwise, 10), "model", "x")
+    graph, said = exported.graph, exported.few
     assert said == ""
     assert everything(graph) == everything(export_model(step(gemma_otherwise, 10), "model", "x"))

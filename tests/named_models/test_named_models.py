@@ -155,7 +155,8 @@ def test_blocks_of_a_vision_transformer_are_captured_once(monkeypatch):
         model = timm.create_model("test_vit", depth=8)
         return model, *named_model("timm:test_vit", NameOptions(2)).build()[1:]
 
-    graph, said = blocks.export_by_blocks(build, "vit", "x")
+    exported = blocks.export_by_blocks(build, "vit", "x")
+    graph, said = exported.graph, exported.few
     whole = export_model(build, "vit", "x")
     assert said == "the graph of 8 blocks follows from those of 3, 4 and 5 of them"
     assert [(n.id, n.cost, n.inputs, n.outputs) for n in graph.nodes] == [

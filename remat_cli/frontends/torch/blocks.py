@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remat_cli.errors import RematError
+from remat_cli.errors import CaptureFailed, RematError
 from remat_cli.frontends.interconnect import Interconnect
 from remat_cli.frontends.messages import Tell, tell_stderr
 from remat_cli.frontends.repetition import extrapolated, extrapolated_texts, period
@@ -27,6 +27,7 @@ from remat_cli.frontends.torch.export import export_model, lowered_graph
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.measure.collectives import with_collectives
 from remat_cli.frontends.torch.measure.costs import cost_model
+from remat_cli.frontends.torch.measure.eager import eager_graph
 from remat_cli.frontends.torch.tensors import mapped, storage
 from remat_cli.frontends.torch.types import FakeMode, Module, Operator, Tensor
 from remat_cli.frontends.torch.world import require_links, world_of
@@ -103,6 +104,24 @@ def _signature(module: Module) -> list[Any]:
     return [[(name, type(part)) for name, part in module.named_modules()], forms, module.training]
 
 
+_ONE_RANK = CaptureFailed("eager mode is followed on one rank alone")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A training step.
+
+    Attributes:
+        graph: As :func:`remat_cli.frontends.torch.export.export_model` gives it.
+        eager: The step in eager mode; or why it cannot be followed.
+        few: How few blocks were captured; empty if all were.
+    """
+
+    graph: Graph
+    eager: Graph | CaptureFailed
+    few: str
+
+
 def export_by_blocks(
     build: Callable[[], Any],
     name: str,
@@ -111,12 +130,13 @@ def export_by_blocks(
     cost: str = "flops",
     world: int | None = None,
     interconnect: Interconnect | None = None,
+    eager: bool = True,
     tell: Tell = tell_stderr,
-) -> tuple[Graph, str]:
-    """As :func:`remat_cli.frontends.torch.export.export_model`, and how few blocks were captured; empty if all were.
+) -> Exported:
+    """The training step of what ``build()`` returns, and in eager mode if that is asked for.
 
     Raises:
-        NotOneGraph, UsageError, FrameworkUnavailable, CaptureFailed: See there.
+        NotOneGraph, UsageError, FrameworkUnavailable, CaptureFailed: As for one captured as a whole.
     """
     require_present("cpu")
     require_links(world, interconnect, cost, "eager")
@@ -130,15 +150,36 @@ def export_by_blocks(
             return lowered_graph(found, name, own, source=source, device="cpu", world=world)
 
         alike = repeated_blocks(model.module)
-        if alike is None:
-            return captured(), ""
-        blocks = _called_alike(alike, model, mode)
-        graph = None if blocks is None else _from_few(blocks, captured)
-    if graph is None or blocks is None:  # from a new model: calls may have changed this one
-        whole = export_model(build, name, source, cost=cost, world=world, interconnect=interconnect, tell=tell)
-        return whole, ""
-    first, second, third = blocks.captured
-    return graph, f"the graph of {blocks.count} blocks follows from those of {first}, {second} and {third} of them"
+        blocks = None if alike is None else _called_alike(alike, model, mode)
+        graph, few = None if blocks is None else _from_few(blocks, captured), ""
+        if graph is None and alike is None:
+            graph = captured()
+        followed = _eager(model, mode, name, blocks) if eager else _ONE_RANK
+    if graph is None:  # from a new model: calls may have changed this one
+        graph = export_model(build, name, source, cost=cost, world=world, interconnect=interconnect, tell=tell)
+    elif blocks is not None:
+        first, second, third = blocks.captured
+        few = f"the graph of {blocks.count} blocks follows from those of {first}, {second} and {third} of them"
+    return Exported(graph, followed, few)
+
+
+def eager_by_blocks(build: Callable[[], Any], name: str, *, tell: Tell = tell_stderr) -> Graph | CaptureFailed:
+    """The training step of what ``build()`` returns in eager mode; or why it cannot be followed."""
+    mode = new_fake_mode()
+    model = build_model(build, mode, "cpu", tell)
+    alike = repeated_blocks(model.module)
+    return _eager(model, mode, name, None if alike is None else _called_alike(alike, model, mode))
+
+
+def _eager(model: Model, mode: FakeMode, name: str, blocks: Blocks | None) -> Graph | CaptureFailed:
+    def followed() -> Graph:
+        return eager_graph(model, mode, name)
+
+    graph = None if blocks is None else _from_few(blocks, followed)
+    try:
+        return followed() if graph is None else graph
+    except CaptureFailed as error:
+        return error
 
 
 def _called_alike(found: Blocks, model: Model, mode: FakeMode) -> Blocks | None:

@@ -31,8 +31,8 @@ def encode(value: Any, tensor: Callable[[Any], Argument]) -> Argument:
     """``value`` as an argument for a document.
 
     Args:
-        value: An argument of an operator, as FX has it.
-        tensor: Makes the expression for an FX node.
+        value: An argument of an operator, as FX has it, or as the operator gets it.
+        tensor: Makes the expression for an FX node, or for a tensor.
 
     Raises:
         CaptureFailed: If a document cannot represent it.
@@ -41,7 +41,7 @@ def encode(value: Any, tensor: Callable[[Any], Argument]) -> Argument:
 
     if value is None or isinstance(value, bool | str) or type(value) is int:
         return value
-    if isinstance(value, torch.fx.Node):
+    if isinstance(value, torch.fx.Node | torch.Tensor):
         return tensor(value)
     if isinstance(value, list | tuple):
         return tuple(encode(item, tensor) for item in value)

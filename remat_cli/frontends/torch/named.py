@@ -450,8 +450,8 @@ def float_types(dtype: str) -> str:
     return dtype or DTYPES[0]
 
 
-def contents(module: Module) -> tuple[tuple[Parameter, ...], int]:
-    """The parameters of a module, each once and as this rank has it, and the bytes of its buffers."""
-    own = ((local_tensor(p), p.requires_grad) for p in module.parameters())
-    parameters = tuple(Parameter(tuple(p.shape), p.element_size(), trained) for p, trained in own)
+def contents(module: Module) -> tuple[dict[str, Parameter], int]:
+    """The parameters of a module by name, each once and as this rank has it, and the bytes of its buffers."""
+    own = ((name, local_tensor(p), p.requires_grad) for name, p in module.named_parameters())
+    parameters = {name: Parameter(tuple(p.shape), p.element_size(), trained) for name, p, trained in own}
     return parameters, sum(b.numel() * b.element_size() for b in module.buffers())

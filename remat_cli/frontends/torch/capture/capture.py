@@ -480,16 +480,23 @@ def called_once(model: Model, mode: FakeMode, listening: Context | None = None) 
 
     ``listening`` is a context in which it runs.
     """
-    import torch
-
-    under = contextlib.nullcontext() if mode is None else mode
     listening = contextlib.nullcontext() if listening is None else listening
     try:
-        with undisturbed(), under, torch.enable_grad(), exact_sizes(), silent_fakes(), _quiet(), listening:
-            _step(model)(*model.inputs, **model.keywords)
+        with in_eager_mode(model, mode) as step, listening:
+            step()
     except Exception:  # the error of the capture says more
         return False
     return True
+
+
+@contextlib.contextmanager
+def in_eager_mode(model: Model, mode: FakeMode) -> Iterator[Callable[[], Any]]:
+    """A context in which the step of ``model`` may be called as it is, and what calls it; for ``mode`` see ``capture``."""
+    import torch
+
+    under = contextlib.nullcontext() if mode is None else mode
+    with undisturbed(), under, torch.enable_grad(), exact_sizes(), silent_fakes(), _quiet():
+        yield lambda: _step(model)(*model.inputs, **model.keywords)
 
 
 def _step(model: Model) -> Callable[..., Any]:

@@ -19,6 +19,13 @@ def refuses_second_gradient(error: BaseException) -> bool:
     return "does not currently support double backward" in str(error)
 
 
+def running_node() -> AutogradNode | None:
+    """The node of autograd whose backward pass runs in this thread, or whose results autograd adds up; None if none."""
+    import torch
+
+    return torch._C._current_autograd_node()
+
+
 def nodes_behind(roots: Iterable[AutogradNode | None]) -> Iterator[AutogradNode]:
     """``roots``, and all nodes of autograd that a gradient comes to from them; None is left out."""
     seen: set[AutogradNode] = set()

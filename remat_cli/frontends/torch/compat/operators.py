@@ -1,6 +1,8 @@
 """Operators of ATen: their schemas and formulas, the memory behind tensors, and modes that see operators run."""
 
-from collections.abc import Callable
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from remat_cli.frontends.torch.types import DispatchMode, Operator, Storage, Tensor
@@ -73,6 +75,30 @@ def last_call(function: Callable[[], Any]) -> tuple[Operator, tuple[Any, ...]]:
     with Watching():
         function()
     return seen.pop()  # the class is part of a cycle, and must not hold the arguments until that is collected
+
+
+@contextlib.contextmanager
+def dropout_of_gpus() -> Iterator[None]:
+    """A context in which dropout runs the operator that it runs on a GPU, and keeps a mask of booleans.
+
+    On a CPU, eager mode keeps its input and a mask of floating-point numbers.
+    """
+    import torch
+
+    library = torch.library.Library("aten", "IMPL")
+
+    def dropout(tensor: Tensor, probability: float, train: bool) -> Tensor:
+        if not train or probability == 0:
+            return tensor
+        return torch.native_dropout(tensor, probability, train)[0]
+
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Warning only once for all operators")
+            library.impl("dropout", dropout, "AutogradCPU", allow_override=True)
+        yield
+    finally:
+        library._destroy()
 
 
 def flop_formula(operator: Operator) -> Any:

@@ -161,7 +161,7 @@ def with_workspaces(graph: Graph) -> Graph:
     alone = [
         index
         for index, operation in enumerate(step.operations)
-        if index != step.tangents and not operation.call.startswith(_COLLECTIVE)
+        if index != step.tangents and operation.values and not operation.call.startswith(_COLLECTIVE)
     ]
     graph = _counted(graph, Operations(step, "cpu"), alone)
     nodes = [
@@ -307,7 +307,7 @@ def live_storages() -> DispatchMode:
             import torch
 
             result = function(*args, **(kwargs or {}))
-            kept = _kept(function, args, kwargs or {})
+            kept = kept_bytes(function, args, kwargs or {})
             for item in result if isinstance(result, list | tuple) else (result,):
                 if isinstance(item, torch.Tensor):
                     reference = weak_storage(item)
@@ -322,7 +322,7 @@ def live_storages() -> DispatchMode:
     return LiveStorages
 
 
-def _kept(function: Operator, args: Any, kwargs: Any) -> int:
+def kept_bytes(function: Operator, args: Any, kwargs: Any) -> int:
     """Bytes that the result of a reduced loss keeps, which its fake tensor does not tell; 0 for other operators."""
     at = REDUCED.get(str(getattr(function, "overloadpacket", "")))
     if at is None or (args[at] if len(args) > at else kwargs.get("reduction", 1)) == 0:
