@@ -12,7 +12,7 @@ from remat_cli.frontends.torch.measure.allocator import LIBRARY_BYTES, least_lim
 from remat_cli.frontends.torch.measure.memory import with_workspaces
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.memory_parts import Part, parts_of_values
-from remat_cli.planning.fits import BEST, BLOCKS, UPDATE, WITHOUT, Need, choice_of, fits, usual
+from remat_cli.planning.fits import BEST, BLOCKS, LEAST, UPDATE, WITHOUT, Need, choice_of, fits, usual
 
 STEP = """
 import torch
@@ -133,9 +133,8 @@ def test_a_no_is_a_proof_and_a_byte_less_than_the_least_is_refused_by_solve(step
 @pytest.mark.parametrize(("optimizer", "state"), [("sgd", 0), ("sgd-momentum", 1), ("adamw", 2), ("adamw-fused", 2)])
 def test_state_comes_once_for_every_trained_parameter(step, optimizer, state) -> None:
     choice = answer_of(step, optimizer=optimizer).fits.choices[0]
-    assert (
-        sum(size for name, size in choice.parts.items() if name.startswith("state"))
-        == state * (choice.parts["parameters"] - UNREAD)
+    assert sum(size for name, size in choice.parts.items() if name.startswith("state")) == state * (
+        choice.parts["parameters"] - UNREAD
     )
 
 
@@ -330,5 +329,4 @@ def test_what_eager_mode_takes_fits_though_no_plan_takes_so_little(tmp_path) -> 
     answer = fits(need, usual(need, WITHOUT, "keep-all", limits).total_bytes, limits)
     assert not answer.impossible
     assert answer.chosen.name == WITHOUT
-    assert answer.missing[BLOCKS]
-    assert no_remat_peak(need.eager) < remat.solve_smallest(need.graph, options=limits).report.replay.peak_bytes
+    assert answer.choice(LEAST) is None

@@ -491,7 +491,7 @@ def called_once(model: Model, mode: FakeMode, listening: Context | None = None) 
 
 @contextlib.contextmanager
 def in_eager_mode(model: Model, mode: FakeMode) -> Iterator[Callable[[], Any]]:
-    """A context in which the step of ``model`` may be called as it is, and what calls it; for ``mode`` see ``capture``."""
+    """A context in which the step of ``model`` may be called as it is, and what calls it; ``mode`` as in capture."""
     import torch
 
     under = contextlib.nullcontext() if mode is None else mode

@@ -8,6 +8,7 @@ memory behind each of them goes. What lives longer than its last reader is read 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -175,10 +176,8 @@ class _Trace:
         reads: list[int] = []
         expression = partial(self._expression, reads)
         written: tuple[Any, dict[str, Any]] = (), {}
-        try:
+        with contextlib.suppress(CaptureFailed):  # operators of higher order take functions; nothing runs them by this
             written = encode(args, expression), {key: encode(value, expression) for key, value in kwargs.items()}
-        except CaptureFailed:  # it takes functions, as operators of higher order do; nothing runs it by this document
-            pass
         call = _Call(str(function), *written, reads, self._numbers(new), self.phase)
         self.calls.append(call)
         self.sums.note(call, args, self.live)
@@ -218,9 +217,10 @@ class _Trace:
         for call in self.calls:
             if not losses.isdisjoint(call.makes):
                 call.phase = Phase.LOSS
-        specs = list(map(spec_of, gradients))
+        specs = [spec_of(tensor) for tensor in gradients]
         self.places += [Placeholder("tangent", f"tangent{k}", spec, spec.bytes) for k, spec in enumerate(specs)]
-        new = {weak_storage(t): _Made(spec, k, spec.bytes) for k, (t, spec) in enumerate(zip(gradients, specs))}
+        made = [_Made(spec, k, spec.bytes) for k, spec in enumerate(specs)]
+        new = dict(zip(map(weak_storage, gradients), made, strict=True))
         self.calls.append(_Call(TANGENTS, (), {}, sorted(losses), self._numbers(new), Phase.LOSS))
         self.phase = Phase.BACKWARD
 
@@ -249,7 +249,7 @@ class _Trace:
 
     def _gradients(self, values: Mapping[int, int]) -> dict[int, int]:
         """The values that are gradients, by the numbers of the places of their parameters."""
-        found = {}
+        found: dict[int, int] = {}
         for parameter in self.model.module.parameters():
             number = None if parameter.grad is None else self.live.get(weak_storage(parameter.grad))
             if number is not None and values[number] not in found.values():
@@ -365,4 +365,4 @@ def _is_tensor(item: Any) -> bool:
 
 def _is_whole(tensor: Tensor) -> bool:
     """Whether each place in the memory between the first and the last element of a tensor is one element."""
-    return spec_of(tensor).bytes == tensor.numel() * tensor.dtype.itemsize
+    return bool(spec_of(tensor).bytes == tensor.numel() * tensor.dtype.itemsize)
