@@ -240,8 +240,6 @@ class Result(Stored):
     tensor: Argument
 
 
-HELD = "remat.held"
-"""The operator of a node that reads what something else than an operator holds, in a graph of eager mode."""
 IN_PARTS = "remat.parts"
 """The operator of a node that runs others in parts. Documents name none: a plan says which regions are in parts."""
 ROWS = "splitting"

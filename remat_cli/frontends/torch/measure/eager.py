@@ -24,7 +24,6 @@ from remat_cli.frontends.torch.compat.autograd import running_node
 from remat_cli.frontends.torch.compat.operators import dispatch_mode, dropout_of_gpus, weak_storage
 from remat_cli.frontends.torch.document import (
     FRONTEND,
-    HELD,
     Argument,
     Input,
     Named,
@@ -42,6 +41,8 @@ from remat_cli.frontends.torch.tensors import leaves, storage_bytes
 from remat_cli.frontends.torch.types import AutogradNode, DispatchMode, FakeMode, Operator, Tensor
 from remat_cli.graph.model import Graph, Node, Phase
 
+HELD = "remat.held"
+"""The operator of a node that reads what something else than an operator holds."""
 _STRIDED = "aten.as_strided.default"
 _SUM, _SUM_IN_PLACE = "aten.add.Tensor", "aten.add_.Tensor"
 
