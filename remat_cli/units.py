@@ -23,6 +23,7 @@ _PARTS = re.compile(r"[0-9.]+ *[A-Za-z]+")
 _COMPOUND = re.compile(r"(?:[0-9.]+ *[A-Za-z]+ *){2,}")
 """Durations of several parts, such as 1h30m."""
 _SECONDS = {
+    "us": Fraction(1, 10**6),
     "ms": Fraction(1, 1000),
     "s": Fraction(1),
     "m": Fraction(60),
@@ -389,7 +390,7 @@ def parse_duration(text: str) -> float:
         number, unit = _split(part, "duration", "60s, 5m or 1h30m")
         factor = _SECONDS.get(unit.lower()) if unit else Fraction(1)
         if factor is None:
-            raise UsageError(f'"{text}" has the unknown unit "{unit}"', hint="known units: ms, s, m, h")
+            raise UsageError(f'"{text}" has the unknown unit "{unit}"', hint="known units: us, ms, s, m, h")
         if last is not None and factor >= last:
             raise UsageError(f'"{text}" is not a duration', hint="write larger units first, each once: 1h30m")
         seconds, last = seconds + number * factor, factor

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from remat_cli.api.announcing import Announcer
 from remat_cli.api.arguments import as_path, as_text, as_training_budget, as_whole, options_of, require_order
 from remat_cli.errors import Infeasible, LimitReached, UsageError, in_fit, wrong_type
+from remat_cli.frontends.interconnect import Interconnect
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive
@@ -20,7 +21,7 @@ from remat_cli.plan.model import Plan, Statement
 from remat_cli.planning.cache import PlanCache, user_folder
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
-from remat_cli.planning.warm_start import carried
+from remat_cli.planning.warm_start import carried, in_order_of
 from remat_cli.tracebacks import door
 from remat_cli.units import Budget, as_size
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 """The budget that is all the memory there is."""
+MEASURE = "measure"
+"""The interconnect that is measured on the running process group."""
 TIME_LIMIT_S = 60.0
 """Seconds that ``fit`` searches for each plan by default. Untuned."""
 _TRIES = 6
@@ -58,6 +61,7 @@ def fit(
     host: Host | str | None = None,
     compiler: str = "eager",
     split: bool = False,
+    interconnect: str | None = None,
 ) -> Any:
     """``module`` itself, compiled in place: a training step stays within ``budget``, with the same results bit for bit.
 
@@ -121,6 +125,10 @@ def fit(
             to 1e-12 in float64, and to some units in the last place of a tensor's largest number in float32. The loss
             has to be in the module, and what the module returns is whole. For one process on a CPU, and costs that are
             not measured.
+        interconnect: For a module whose parameters are DTensors: what a rank sends to others in one direction,
+            ``"50GB/s"``, with a latency ``"50GB/s+20us"``, or by the names of the dimensions of the mesh
+            ``"fsdp=50GB/s,tp=400GB/s"``; ``"measure"`` measures both on the running process group, in seconds. All
+            ranks have to call this, and run by one plan.
 
     Returns:
         The module. ``fitted(module)`` says what eager mode, the plan and any plan need.
@@ -152,6 +160,7 @@ def fit(
     lengths = sorted({as_whole(length, "buckets") for length in buckets}, reverse=True)
     as_text(cost, "cost")
     as_text(compiler, "compiler")
+    links = _links(interconnect)
     if not isinstance(split, bool):
         raise wrong_type("split", split, "True or False")
     if split:
@@ -160,7 +169,7 @@ def fit(
 
     require_torch()
     from remat_cli.frontends.torch.train.arguments import require_batch, require_module, require_results
-    from remat_cli.frontends.torch.train.distributed import inside, is_in_units, require_whole
+    from remat_cli.frontends.torch.train.distributed import inside, is_in_units, require_links, require_whole
     from remat_cli.frontends.torch.train.fitting import MEASURED
     from remat_cli.frontends.torch.train.module_call import fit_first_call
 
@@ -169,12 +178,15 @@ def fit(
     part = inside(module)
     require_whole(part)
     if is_in_units(part):
-        _require_units(part, lengths, options, unknown=unknown, compiler=compiler, split=split)
+        _require_units(part, lengths, options, links, unknown=unknown, compiler=compiler, split=split)
+    else:
+        require_links(part, links=links is not None, unknown=unknown, cost=cost, compiler=compiler)
     request = _Request(
         budget=named_budget,
         options=options,
         folder=None if cost == MEASURED else plan_folder(cache),  # no two measurements are the same
         lengths=lengths,
+        links=links,
         arguments={
             "cost": cost,
             "reserve_bytes": reserve_bytes,
@@ -203,6 +215,7 @@ class _Request:
         options: How to solve.
         folder: Folder of plans; None for none.
         lengths: Lengths of batches for which plans are made beforehand, the longest first.
+        links: The links between ranks; ``MEASURE`` to measure them, None if nothing is known of them.
         arguments: The options of ``fit_module``.
     """
 
@@ -210,6 +223,7 @@ class _Request:
     options: SolveOptions
     folder: Path | None
     lengths: Sequence[int]
+    links: Interconnect | str | None
     arguments: Mapping[str, Any]
 
     def fit(self, module: Any, batch: Any) -> None:
@@ -225,12 +239,32 @@ class _Request:
                 budget, announcer.note = free_budget(module, batch, meeting.least)
             reserve_bytes = self.arguments["reserve_bytes"]
             planner = CachedPlanner(budget, self.options, self.folder, reserve_bytes, announcer=announcer)
-            _fit_all(module, batch, planner, meeting, self.lengths, self.arguments)
+            links = self.links
+            if isinstance(links, str):
+                links, said = _measured_links(module, meeting)
+                announcer.note = "; ".join(filter(None, (announcer.note, said)))
+            _fit_all(module, batch, planner, meeting, self.lengths, {**self.arguments, "interconnect": links})
         # Errors that were caught on the way may be in cycles, and their tracebacks hold the variables of all callers.
         # In a first call these are what a loop has of its results, which is to be gone by the backward pass.
         gc.collect()
         announcer.fitted(fitted(module))
         planner.announces_each = True
+
+
+def _links(text: str | None) -> Interconnect | str | None:
+    """The links between ranks that the argument ``interconnect`` states; ``MEASURE`` if they are to be measured."""
+    if text is None or as_text(text, "interconnect").strip().lower() == MEASURE:
+        return None if text is None else MEASURE
+    return Interconnect.of(text)
+
+
+def _measured_links(module: Any, meeting: Meeting) -> tuple[Interconnect, str]:
+    """The links between the ranks that fit ``module``, measured now, and the same in words."""
+    from remat_cli.frontends.torch.measure.links import measured_links
+    from remat_cli.frontends.torch.train.arguments import device_of_module
+
+    found = measured_links(module, device_of_module(module), meeting.all_entries)
+    return found.interconnect, found.line()
 
 
 def _require_splittable(cost: str, buckets: Sequence[int]) -> None:
@@ -249,8 +283,15 @@ def _require_splittable(cost: str, buckets: Sequence[int]) -> None:
         raise UsageError("regions in parts are for training in one process", hint="leave split out")
 
 
-def _require_units(module: Any, lengths: Sequence[int], options: SolveOptions, **others: Any) -> None:
+def _require_units(
+    module: Any, lengths: Sequence[int], options: SolveOptions, links: Interconnect | str | None, **others: Any
+) -> None:
     """Check that a module is divided into units, by ``fully_shard``, in a way that can be planned."""
+    if links is not None:
+        raise UsageError(
+            "units of fully_shard are planned by the bytes that are gathered, and not by the time on a link",
+            hint="leave interconnect out",
+        )
     from remat_cli.frontends.torch.train.sharded_units import require_units
 
     require_units(module, {"buckets": lengths, "host": options.host, **others})
@@ -290,7 +331,7 @@ def _fit_all(
 
         fit_units(module, batch, partial(_choose, planner), meeting, **arguments)
         return
-    shared = SharedPlanner(planner, planner.plans.append, meeting)
+    shared = SharedPlanner(planner, planner.plans.append, meeting, in_order_of)
     # Graphs that come in training count buffers twice, since there these cannot be distinguished from inputs.
     buffer_bytes = sum(buffer.nbytes for buffer in module.buffers())
     ahead = dict(arguments) | {"reserve_bytes": arguments["reserve_bytes"] + buffer_bytes}
@@ -409,15 +450,15 @@ class CachedPlanner:
     announcer: Announcer | None = field(default=None, repr=False)
     announces_each: bool = False
 
-    def settle(self, graphs: Sequence[Graph]) -> int:
+    def settle(self, graphs: Sequence[Graph], agree: Callable[[int], int] = int) -> int:
         """Turn the budget into bytes, for all graphs from now on: a percentage is of the largest peak of ``graphs``.
 
-        Only the first call decides. Each graph gets an equal part of the host's memory, if that is limited. On CUDA the
-        peak is of the memory that PyTorch's allocator takes.
+        ``agree`` makes one budget of those of several processes. Only the first call decides. Each graph gets an equal
+        part of the host's memory, if that is limited. On CUDA the peak is of the memory that PyTorch's allocator takes.
         """
         if self.budget_bytes is None:
             whole = max(map(self._whole, graphs)) if self.budget.relative else 0
-            self.budget_bytes = self.budget.bytes_for(whole)
+            self.budget_bytes = agree(self.budget.bytes_for(whole))
             host = self.options.host
             if host is not None and host.memory_bytes is not None:
                 host = replace(host, memory_bytes=host.memory_bytes // len(graphs))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from remat_cli.errors import StrategyMismatch, UsageError, Worded
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, NodeQueue
 from remat_cli.graph.reader import plain_number
 from remat_cli.plan.check import check, graphs_differ
 from remat_cli.plan.copying import copying_of
@@ -192,6 +192,86 @@ def _with_copies(graph: Graph, plan: Plan, budget_bytes: int) -> Plan | None:
         provenance={"remat": __version__},
         host=plan.host,
     )
+
+
+def in_order_of(plan: Plan, graph: Graph) -> Plan | None:
+    """A plan of ``graph`` that computes in the order of ``plan``, which is for the same operations, or for fewer.
+
+    Nodes that only ``graph`` has, such as those that pad the part of a rank, are computed right before each node that
+    reads them. So what both graphs have runs in one order, which is that of collectives on all ranks.
+
+    Returns:
+        The plan, whatever its peak; None if ``graph`` lacks a node of the plan's, joins them in another way, or has
+        collectives of its own.
+    """
+    own = _own_nodes(plan.graph, graph)
+    if own is None:
+        return None
+    shared = set(own)
+    sequence: list[int] = []
+    for one in plan.statements:
+        if isinstance(one, Compute):
+            sequence += [*_needed(graph, own[one.node], shared), own[one.node]]
+    for k in sorted(set(range(len(graph.nodes))).difference(sequence)):  # what only the caller reads
+        ready = max((sequence.index(graph.producer[v]) for v in graph.nodes[k].inputs), default=-1)
+        sequence.insert(ready + 1, k)
+    objective = objective_of(graph, None, plan.budget_bytes)
+    schedule = Schedule(prune(graph, sequence))
+    reordered = len(own) < len(graph.nodes)  # a collective that reads fixed memory may come early, unless it is padded
+    return Plan(
+        graph=graph,
+        statements=objective.statements(schedule),
+        budget_bytes=plan.budget_bytes,
+        claim=Claim(ClaimStatus.FEASIBLE, objective.cost(schedule), graph.least_cost, Scope.ANY_ORDER),
+        strategy="carried",
+        provenance={"remat": __version__} | ({"reorder": True, "order": "of another rank"} if reordered else {}),
+    )
+
+
+def _own_nodes(other: Graph, graph: Graph) -> list[int] | None:
+    """The node of ``graph`` for each of ``other``, in the same order; None if they are not the same operations."""
+    if same_form(graph, other):
+        return list(range(len(graph.nodes)))
+    numbers = {node.id: k for k, node in enumerate(graph.nodes)}
+    own = [numbers.get(node.id, -1) for node in other.nodes]
+    shared = set(own)
+    if -1 in shared or own != sorted(own):
+        return None
+    if any(k not in shared and node.queue is not NodeQueue.COMPUTE for k, node in enumerate(graph.nodes)):
+        return None
+    for theirs, k in zip(other.nodes, own, strict=True):
+        mine = graph.nodes[k]
+        if (mine.op, mine.phase, len(mine.outputs), mine.recompute, mine.queue) != (
+            theirs.op,
+            theirs.phase,
+            len(theirs.outputs),
+            theirs.recompute,
+            theirs.queue,
+        ):
+            return None
+        read = {own[other.producer[v]] for v in theirs.inputs}
+        if read != _read_through(graph, k, shared):
+            return None
+    return own
+
+
+def _read_through(graph: Graph, node: int, shared: Collection[int]) -> set[int]:
+    """The nodes of ``shared`` whose values ``node`` reads, by itself or through nodes that are not."""
+    found: set[int] = set()
+    for value in graph.nodes[node].inputs:
+        maker = graph.producer[value]
+        found |= {maker} if maker in shared else _read_through(graph, maker, shared)
+    return found
+
+
+def _needed(graph: Graph, node: int, shared: Collection[int]) -> list[int]:
+    """The nodes that are not in ``shared`` and that ``node`` reads, those before them first."""
+    found: list[int] = []
+    for value in graph.nodes[node].inputs:
+        maker = graph.producer[value]
+        if maker not in shared:
+            found += [k for k in (*_needed(graph, maker, shared), maker) if k not in found]
+    return found
 
 
 def same_form(one: Graph, other: Graph) -> bool:

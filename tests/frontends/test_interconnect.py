@@ -23,6 +23,18 @@ def test_dimensions_have_bandwidths_of_their_own():
         link.us("all-gather", 1000, 3, "")
 
 
+def test_a_latency_takes_the_place_of_a_launch():
+    link = Interconnect.of("fsdp=50GB/s+20us, tp=400GB/s")
+    assert link.latency_us == {"fsdp": pytest.approx(20)}
+    assert link.us("broadcast", 50_000, 8, "fsdp", 3.0) == pytest.approx(21)
+    assert link.us("broadcast", 400_000, 8, "tp", 3.0) == pytest.approx(4)
+    assert link.us("all-gather", 400_000, 1, "fsdp", 3.0) == 3.0, "nothing is sent"
+    assert link.document()["latency_us"] == {"fsdp": pytest.approx(20)}
+    assert link.text() == "fsdp=50GB/s+20us,tp=400GB/s"
+    assert Interconnect.of(link.text()) == link
+    assert Interconnect.of("1GB/s+1.5ms").latency_us == {"": pytest.approx(1500)}
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8, 256])
 def test_a_ring_sends_what_its_steps_send(ranks):
     """Every step of a ring sends the n-th part of a tensor to the next rank."""
@@ -45,6 +57,10 @@ def test_a_ring_sends_what_its_steps_send(ranks):
         ("tp=1GB/s,tp=2GB/s", '"tp=1GB/s,tp=2GB/s" is not an interconnect'),
         ("=50GB/s", '"=50GB/s" is not an interconnect'),
         ("tp=", '"" is not a bandwidth'),
+        ("50GB/s+", 'the latency "" has no unit'),
+        ("50GB/s+20", 'the latency "20" has no unit'),
+        ("50GB/s+fast", '"fast" is not a duration'),
+        ("50GB+20us", '"50GB+20us" is not a bandwidth'),
     ],
 )
 def test_what_is_no_interconnect(text, message):

@@ -82,6 +82,16 @@ def test_groups_without_processes():
         assert distributed.group_dimensions([tensor]) == named
         assert distributed.local_tensor(tensor).shape == (2, 3)
         assert distributed.local_tensor(whole) is whole
+        assert distributed.has_dtensors([whole, tensor])
+        assert not distributed.has_dtensors([whole, mesh])
+        assert distributed.is_fake()
+        assert distributed.without_meshes([mesh, None, 3, mesh]) == [None, 3]
+        groups = distributed.mesh_groups([whole, tensor, mesh])
+        assert {group: dimension for dimension, [group] in groups.items()} == named
+        assert len(distributed.mesh_groups([init_device_mesh("cpu", (3, 2))])[""]) == 2
+        for kind in ("all-gather", "reduce-scatter", "all-reduce"):
+            distributed.collective(kind, 1000, groups["rows"][0], torch.device("cpu"))()
+    assert not distributed.is_fake()
     assert not distributed.has_group()
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from families import random_graph
+from overlapping_bruteforce import tiny_sharded
 from seeded import seeded
 
 from remat_cli.control import Control
@@ -12,13 +13,15 @@ from remat_cli.errors import Infeasible, LimitReached, RematError, StrategyMisma
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.document import Document
 from remat_cli.graph.io import graph_from_document
-from remat_cli.graph.model import Graph
-from remat_cli.plan.model import Plan
+from remat_cli.graph.model import Graph, Node, NodeQueue
+from remat_cli.plan.check import check
+from remat_cli.plan.model import Compute, Plan
 from remat_cli.planning.curve import solve_curve
 from remat_cli.planning.job import Job
 from remat_cli.planning.least_peak import solve_smallest
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.solving import solve
+from remat_cli.planning.warm_start import in_order_of
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Context, Known, Schedule, Task
 from remat_cli.strategies.incumbent import Incumbent
@@ -132,3 +135,72 @@ def test_a_plan_in_another_order_starts_a_search_for_orders_only() -> None:
     for strategy in (old.strategy, "someone-elses"):
         again = solve(graph, "1100B", SolveOptions(start=replace(old, strategy=strategy), reorder=True))
         assert again.plan.claim.cost == old.claim.cost == 5
+
+
+def padded(graph: Graph, rng: random.Random) -> Graph:
+    """``graph`` as a rank has it that pads what it sends: a node before some of those that read nothing."""
+    nodes: list[Node] = []
+    value_of: dict[int, int] = {}
+    count = 0
+    for k, node in enumerate(graph.nodes):
+        inputs = tuple(value_of[v] for v in node.inputs)
+        if not inputs and rng.random() < 0.7:
+            nodes.append(Node(f"{node.id}/pad", 0.5, (), (rng.randint(1, 9),), phase=node.phase))
+            inputs, count = (count,), count + 1
+        nodes.append(replace(node, inputs=inputs))
+        for slot, v in enumerate(graph.values_of(k)):
+            value_of[v] = count + slot
+        count += len(node.outputs)
+    return replace(graph, nodes=tuple(nodes), outputs=tuple(value_of[v] for v in graph.outputs))
+
+
+def ran(plan: Plan) -> list[str]:
+    return [plan.graph.nodes[one.node].id for one in plan.statements if isinstance(one, Compute)]
+
+
+@seeded(range(40), padded=20, again=8)
+def test_a_rank_that_pads_runs_in_the_order_of_the_first(seed):
+    rng = random.Random(seed)
+    graph = tiny_sharded(seed)
+    wider = padded(graph, rng)
+    budget = rng.randint(peak_bound(graph).bytes, no_remat_peak(graph))
+    try:
+        plan = planned(graph, budget, strategy="overlap", time_limit_s=0.3)
+    except (Infeasible, LimitReached):
+        return
+    own = in_order_of(plan, wider)
+    assert own is not None
+    report = check(own)
+    assert report.valid
+    assert {finding.code for finding in report.findings} <= {"over-budget"}, "padding takes memory"
+    assert own.claim.cost == pytest.approx(report.replay.time)
+    assert [name for name in ran(own) if not name.endswith("/pad")] == ran(plan)
+    for at, name in enumerate(ran(own)):
+        if name.endswith("/pad"):
+            assert ran(own)[at + 1] == name.removesuffix("/pad"), "right before what reads it, each time"
+    same = in_order_of(plan, graph)
+    assert same is not None
+    assert ran(same) == ran(plan)
+    if len(wider.nodes) > len(graph.nodes):
+        yield "padded"
+        assert in_order_of(own, graph) is None, "a node is missing"
+        if len(ran(plan)) > len(graph.nodes):
+            yield "again"
+
+
+def test_other_graphs_are_not_run_in_the_order_of_a_plan() -> None:
+    graph = next(one for one in map(tiny_sharded, range(50)) if len(one.nodes) > 3)
+    plan = planned(graph, no_remat_peak(graph), strategy="keep-all")
+    last = len(graph.nodes) - 1
+    for other in (
+        replace(graph.nodes[last], op="other"),
+        replace(graph.nodes[last], inputs=()),
+        replace(graph.nodes[last], id="other"),
+    ):
+        one = replace(graph, nodes=(*graph.nodes[:last], Node("pad", 1.0, (), ()), other))
+        assert in_order_of(plan, one) is None
+    more = Node("more", 1.0, (), (1,), queue=NodeQueue.COMMUNICATION)
+    assert in_order_of(plan, replace(graph, nodes=(*graph.nodes, more))) is None, "collectives of its own"
+    unread = in_order_of(plan, replace(graph, nodes=(*graph.nodes, replace(more, queue=NodeQueue.COMPUTE))))
+    assert unread is not None
+    assert check(unread).valid

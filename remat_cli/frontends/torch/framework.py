@@ -32,7 +32,8 @@ class Torch(Framework[Step]):
         {
             "compiler": "inductor for a step under torch.compile",
             "world": "the step of one rank of so many, without the others",
-            "interconnect": "what a rank sends in one direction: 400GB/s, or by mesh dimension fsdp=50GB/s,tp=400GB/s",
+            "interconnect": "what a rank sends in one direction: 400GB/s, with a latency 400GB/s+20us, or by mesh "
+            "dimension fsdp=50GB/s,tp=400GB/s",
             "split": "offer regions, such as the loss, that solve may run in parts: docs/splitting.md",
         }
     )

@@ -1,11 +1,11 @@
 """Distributed PyTorch: process groups without processes, collectives in graphs, and the tensors inside of DTensors."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from remat_cli.frontends.torch.types import Module, Tensor
+from remat_cli.frontends.torch.types import Device, Module, Tensor
 
 WAIT = "_c10d_functional.wait_tensor.default"
 """Waits for a collective, and returns the tensor that it is given."""
@@ -67,6 +67,13 @@ def has_group() -> bool:
     return is_present() and bool(torch.distributed.is_initialized())
 
 
+def is_fake() -> bool:
+    """Whether this process is in a process group without processes, see :func:`fake_group`."""
+    import torch
+
+    return has_group() and torch.distributed.get_backend() == "fake"
+
+
 @contextlib.contextmanager
 def fake_group(ranks: int, rank: int = 0) -> Iterator[None]:
     """Within this context, this process is one of a group of ``ranks`` processes, of which there are no others.
@@ -113,6 +120,62 @@ def group_dimensions(things: Iterable[Any]) -> dict[str, str]:
     return {mesh.get_group(k).group_name: name for mesh in meshes for k, name in enumerate(mesh.mesh_dim_names or ())}
 
 
+def mesh_groups(things: Iterable[Any]) -> dict[str, list[str]]:
+    """The process groups of the meshes among ``things``, as :func:`group_dimensions` takes them, by dimension.
+
+    Groups of dimensions without names are under ``""``. The order is the same on all ranks.
+    """
+    if not is_present():
+        return {}
+    from torch.distributed.device_mesh import DeviceMesh
+
+    found: dict[str, list[str]] = {}
+    for mesh in (getattr(one, "device_mesh", one) for one in things):
+        for k in range(mesh.ndim if isinstance(mesh, DeviceMesh) else 0):
+            groups = found.setdefault((mesh.mesh_dim_names or ("",) * mesh.ndim)[k], [])
+            if (name := mesh.get_group(k).group_name) not in groups:
+                groups.append(name)
+    return found
+
+
+def collective(kind: str, size: int, group: str, device: Device) -> Callable[[], None]:
+    """A function that runs an all-gather, a reduce-scatter or an all-reduce, and returns when it has ended.
+
+    Args:
+        kind: Which of them.
+        size: Bytes of the whole tensor; rounded down, so that all ranks have equal parts.
+        group: The name of the process group.
+        device: Of the tensor.
+    """
+    import torch
+
+    ops, ranks = torch.ops._c10d_functional, group_size(group)
+    part = max(1, size // (4 * ranks))
+    tensor = torch.zeros(part if kind == "all-gather" else part * ranks, device=device)
+
+    def run() -> None:
+        if kind == "all-gather":
+            result = ops.all_gather_into_tensor(tensor, ranks, group)
+        elif kind == "reduce-scatter":
+            result = ops.reduce_scatter_tensor(tensor, "sum", ranks, group)
+        else:
+            result = ops.all_reduce(tensor, "sum", group)
+        ops.wait_tensor(result)
+        if tensor.is_cuda:
+            torch.cuda.synchronize(device)
+
+    return run
+
+
+def has_dtensors(things: Iterable[Any]) -> bool:
+    """Whether one of ``things`` is a DTensor."""
+    if not is_present():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return any(isinstance(one, DTensor) for one in things)
+
+
 def local_tensor(tensor: Tensor) -> Tensor:
     """The part of a DTensor that this rank has; any other tensor itself."""
     return getattr(tensor, "_local_tensor", tensor)
@@ -138,6 +201,15 @@ def is_opaque(value: Any) -> bool:
     from torch._library.fake_class_registry import FakeScriptObject
 
     return isinstance(value, FakeScriptObject)
+
+
+def without_meshes(things: Iterable[Any]) -> list[Any]:
+    """``things`` without the meshes among them, which are inputs of a graph that makes or reads DTensors."""
+    if not is_present():
+        return list(things)
+    from torch.distributed.device_mesh import DeviceMesh
+
+    return [one for one in things if not isinstance(one, DeviceMesh)]
 
 
 def whole_description(description: Any) -> Any:

@@ -13,6 +13,8 @@ from remat_cli.frontends.torch.compat.operators import schema
 from remat_cli.frontends.torch.measure.costs import CostModel
 from remat_cli.frontends.torch.types import FxNode
 
+INTERCONNECT = "give an interconnect such as 400GB/s, what a rank sends in one direction"
+"""What to do where nothing is known of the link between ranks."""
 _LEAST_US = 1e-3
 """No cost is 0, see :func:`remat_cli.frontends.rates.named_costs`."""
 
@@ -50,11 +52,12 @@ def with_collectives(costs: CostModel, interconnect: Interconnect | None, captur
         if interconnect is None:
             raise UsageError(
                 f"the step communicates ({name}), and the bandwidth between ranks is not given",
-                hint="give an interconnect such as 400GB/s",
+                hint=INTERCONNECT,
             )
         group = _group(node)
-        took = interconnect.us(COLLECTIVES[name], whole_bytes(node), group_size(group), dimensions.get(group, ""))
-        return max(_LEAST_US, round(launch_us + took, 3))
+        sizes = whole_bytes(node), group_size(group)
+        took = interconnect.us(COLLECTIVES[name], *sizes, dimensions.get(group, ""), launch_us)
+        return max(_LEAST_US, round(took, 3))
 
     if interconnect is None:
         return replace(costs, cost=cost)

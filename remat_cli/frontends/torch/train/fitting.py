@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, get_args
 
 from remat_cli.errors import CaptureFailed, NotOneGraph, UsageError
+from remat_cli.frontends.interconnect import Interconnect
 from remat_cli.frontends.messages import warn
 from remat_cli.frontends.torch.capture.capture import Calls, Captured, Model, Tracer, capture_parts, no_graph
 from remat_cli.frontends.torch.capture.construction import as_model
@@ -60,6 +61,7 @@ def fit_module(
     loss: Loss | None = None,
     compiler: str = "eager",
     split: bool = False,
+    interconnect: Interconnect | None = None,
 ) -> Module:
     """``module`` itself, compiled in place to train by the plans that ``planner`` makes for it.
 
@@ -76,6 +78,7 @@ def fit_module(
         loss: See there, and :func:`usual_demand` for None.
         compiler: See there.
         split: See there.
+        interconnect: The links between ranks; None if nothing is known of them.
 
     Raises:
         UsageError: If an argument is none of its values, or the module cannot be called with the batch.
@@ -86,11 +89,11 @@ def fit_module(
     require_device("cpu")
     tracer = _way(unknown, compiler, cost)
     require_fittable(module, batch)
-    model, costs = model_of(module, batch), costs_of(cost, device_of_module(module), compiler, split=split)
+    costs = costs_of(cost, device_of_module(module), compiler, interconnect, split=split)
     planner = planner if isinstance(planner, Planner) else PlainPlanner(planner)
     plans = ModulePlans(planner, costs, reserve_bytes, unknown, total_bytes([*module.parameters(), *module.buffers()]))
     plans.uses.module = weakref.ref(module)
-    fake, mode = fake_copy(model)
+    fake, mode = fake_copy(model := model_of(module, batch))
     captured = captured_parts(model, fake, mode, tracer)
     if not captured.parts:
         return _unplanned(module, captured.more, unknown)
@@ -103,8 +106,7 @@ def fit_module(
     eager = None if captured.unknown_sizes or calls.paths.differ else eager_bytes(fake, mode, returns, loss)
     notes = [*assumptions_on_results(demand, held), captured.assumed, *_more_assumptions(calls, plans.unplanned_bytes)]
     report = partial(plans.report, type(module).__name__, eager, "; ".join(filter(None, notes)))
-    backend = backend_with(compiler, plans.find, plans.refuse, plans.uses)
-    strict = unknown != "warn"
+    backend, strict = backend_with(compiler, plans.find, plans.refuse, plans.uses), unknown != "warn"
     return install(module, PlannedCall(module, backend, len(parts), strict=strict, plans=plans.plans, report=report))
 
 
@@ -115,11 +117,14 @@ def require_fittable(module: Module, batch: Any) -> None:
     require_uncompiled(module)
 
 
-def costs_of(cost: str, device: Device, compiler: str, *, split: bool) -> Costs:
+def costs_of(
+    cost: str, device: Device, compiler: str, interconnect: Interconnect | None = None, *, split: bool
+) -> Costs:
     """How graphs get their costs, with the arguments of ``fit``."""
     if split:
         require_splittable(device.type, compiler)
-    return Costs(cost_model("flops" if cost == MEASURED else cost, device), cost == MEASURED, device, compiler, split)
+    model = cost_model("flops" if cost == MEASURED else cost, device)
+    return Costs(model, cost == MEASURED, device, compiler, split, interconnect)
 
 
 def _unplanned(module: Module, why: str, unknown: Unknown) -> Module:

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from remat_cli.errors import Infeasible, RematError, UsageError
+from remat_cli.frontends.interconnect import Interconnect
 from remat_cli.frontends.torch.capture.capture import Calls, Captured
 from remat_cli.frontends.torch.capture.lower import lower
 from remat_cli.frontends.torch.capture.results import uses, with_tangents
 from remat_cli.frontends.torch.document import read_step
 from remat_cli.frontends.torch.export import described
+from remat_cli.frontends.torch.measure.collectives import with_collectives
 from remat_cli.frontends.torch.measure.costs import CostModel
 from remat_cli.frontends.torch.measure.memory import with_library_workspaces, with_workspaces
 from remat_cli.frontends.torch.measure.part_workspaces import part_workspaces
@@ -49,8 +51,11 @@ class Planner(Protocol):
     def plans_ahead(self) -> bool:
         """Whether it has made plans for graphs that come later, so that it is asked for them where they are errors."""
 
-    def settle(self, graphs: Sequence[Graph]) -> int | None:
-        """The budget in bytes, from now on, of a module with these graphs; None without a budget."""
+    def settle(self, graphs: Sequence[Graph], agree: Callable[[int], int] = int) -> int | None:
+        """The budget in bytes, from now on, of a module with these graphs; None without a budget.
+
+        ``agree`` makes one budget of those of several processes.
+        """
 
     def __call__(self, graph: Graph) -> Plan:
         """A valid plan of ``graph``, within the budget.
@@ -71,7 +76,7 @@ class PlainPlanner:
     budget_bytes: int | None = None
     plans_ahead: bool = False
 
-    def settle(self, graphs: Sequence[Graph]) -> int | None:
+    def settle(self, graphs: Sequence[Graph], agree: Callable[[int], int] = int) -> int | None:
         """None: there is no budget."""
 
     def __call__(self, graph: Graph) -> Plan:
@@ -93,6 +98,7 @@ class Costs:
         device: The device of the module.
         compiler: What runs the plans: ``eager`` or ``inductor``.
         split: Whether graphs offer regions that may run in parts.
+        interconnect: The links between ranks; None if nothing is known of them.
     """
 
     model: CostModel
@@ -100,6 +106,7 @@ class Costs:
     device: Device
     compiler: str
     split: bool = False
+    interconnect: Interconnect | None = None
 
     @property
     def workspace(self) -> bool:
@@ -219,10 +226,11 @@ class ModulePlans:
         """The graph of a part as it is assumed to be used, with costs."""
         use = self.uses.use_of(captured)
         name += f".{number}" if number else ""
-        graph = lower(with_tangents(captured, use.takes), self.costs.model.cost, name, use.holds)
+        costs = with_collectives(self.costs.model, self.costs.interconnect, captured)
+        graph = lower(with_tangents(captured, use.takes), costs.cost, name, use.holds)
         graph = replace(graph, fixed_memory=graph.fixed_memory + (copied_bytes(captured, use) or 0))
         device = self.costs.device.type
-        return self._prepared(described(graph, captured, self.costs.model, source=f"torch:{name}", device=device))
+        return self._prepared(described(graph, captured, costs, source=f"torch:{name}", device=device))
 
     def _prepared(self, graph: Graph) -> Graph:
         """``graph`` with costs and the reserve."""
@@ -234,7 +242,7 @@ class ModulePlans:
         plans = self.plans[: len(self.part_graphs)]
         replays = [replay(plan.graph, plan.statements, host=plan.host if plan.copies else None) for plan in plans]
         time = math.fsum(one.time for one in replays)
-        once = math.fsum(plan.graph.whole.total_cost for plan in plans)
+        once = math.fsum(plan.graph.whole.no_remat_cost for plan in plans)
         return Fitted(
             name=name,
             budget_bytes=self.planner.budget_bytes,
@@ -294,10 +302,11 @@ class ModulePlans:
             raise UsageError(f"it has tensors on {compiled.device}, and the module is on {self.costs.device}")
         captured = compiled.captured
         holds = None if compiled.use is None else compiled.use.holds
-        graph = lower(captured, self.costs.model.cost, f"graph {len(self.plans) + 1}", holds)
+        costs = with_collectives(self.costs.model, self.costs.interconnect, captured)
+        graph = lower(captured, costs.cost, f"graph {len(self.plans) + 1}", holds)
         read = total_bytes(one for one in captured.tensors if isinstance(one, torch.nn.Parameter))
         fixed = graph.fixed_memory + compiled.copied_bytes + max(0, self.module_bytes - read)
-        graph = described(graph, captured, self.costs.model, source="torch:compile", device=compiled.device)
+        graph = described(graph, captured, costs, source="torch:compile", device=compiled.device)
         return self._prepared(replace(graph, fixed_memory=fixed))
 
     def _add(self, graph: Graph, make: Callable[[Graph], Plan], before: Plan | None) -> Plan:

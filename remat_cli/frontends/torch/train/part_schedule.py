@@ -20,6 +20,7 @@ from typing import Any
 from remat_cli.frontends.aten.program import TANGENTS
 from remat_cli.frontends.torch.capture.capture import Calls, Captured, Results
 from remat_cli.frontends.torch.capture.results import reached_by
+from remat_cli.frontends.torch.compat.distributed import without_meshes
 from remat_cli.frontends.torch.document import Place, Step, Value, read_step, tensors_read
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 from remat_cli.frontends.torch.train.loop_assumptions import LossDemand
@@ -262,11 +263,14 @@ def schedule_of(
 
 
 def _ordered(captured: Sequence[Captured], calls: Calls) -> list[_PartCall]:
-    """The calls of the parts, in order; a part that was not called comes last."""
+    """The calls of the parts, in order; a part that was not called comes last. Meshes of DTensors are left out."""
     pairs = zip(calls.runs, calls.inputs, strict=True)
-    ordered = [_PartCall(part, results, inputs) for (part, results), inputs in pairs if part is not None]
+    ordered = [
+        _PartCall(part, results, without_meshes(inputs)) for (part, results), inputs in pairs if part is not None
+    ]
     called = {one.part for one in ordered}
-    return ordered + [_PartCall(k, Results(), one.tensors) for k, one in enumerate(captured) if k not in called]
+    others = [(k, one) for k, one in enumerate(captured) if k not in called]
+    return ordered + [_PartCall(k, Results(), without_meshes(one.tensors)) for k, one in others]
 
 
 def _part(

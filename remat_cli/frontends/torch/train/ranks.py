@@ -6,11 +6,17 @@ come by: a process that ends on the way meets the others at the end of :meth:`Me
 
 import contextlib
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from remat_cli.errors import RematError, UsageError
 
 Entry = TypeVar("Entry")
+Group = Any
+"""A process group of PyTorch."""
+LATE_S = 300.0
+"""Seconds that processes have to come to a meeting in the middle of training: they compile the same, at about the same
+time. Untuned."""
 
 
 def processes() -> int:
@@ -28,19 +34,24 @@ def is_first() -> bool:
     return processes() == 1 or torch.distributed.get_rank() == 0
 
 
-def gathered(entry: Entry) -> list[Entry]:
-    """The entries of all processes, in their order. All of them have to call this."""
+def gathered(entry: Entry, group: Group | None = None) -> list[Entry]:
+    """The entries of all processes, in their order. All of them have to call this.
+
+    ``group`` is a process group of all of them; None for the default group.
+    """
     if processes() == 1:
         return [entry]
     import torch
 
     entries: list[Any] = [None] * processes()
-    torch.distributed.all_gather_object(entries, entry)
+    torch.distributed.all_gather_object(entries, entry, group=group)
     return entries
 
 
-def decided_by_first(make: Callable[[], Entry]) -> Entry:
+def decided_by_first(make: Callable[[], Entry], group: Group | None = None) -> Entry:
     """What ``make`` returns in process 0, in all processes; the others do not call it.
+
+    ``group`` is as for :func:`gathered`.
 
     Raises:
         RematError: From ``make``, in all of them.
@@ -59,7 +70,7 @@ def decided_by_first(make: Callable[[], Entry]) -> Entry:
         answer = [(None, (UsageError, f"process 0 could not plan: {type(error).__name__}: {error}", ""))]
         raise
     finally:
-        torch.distributed.broadcast_object_list(answer, src=0)
+        torch.distributed.broadcast_object_list(answer, src=0, group=group)
     made, problem = answer[0]
     if problem is not None:
         kind, message, hint = problem
@@ -84,6 +95,7 @@ class Meeting:
 
     def __init__(self) -> None:
         self.open = False
+        self._group: Group | None = None
 
     def entries(self, entry: Entry) -> list[Entry | None]:
         """The entries of all processes, in their order; None for those that need no more meetings.
@@ -93,13 +105,32 @@ class Meeting:
         Raises:
             UsageError: If one of them has failed.
         """
-        met = gathered(("entry", entry))
+        met = gathered(("entry", entry), self._group)
         _require_none_failed(met)
         return [own if kind == "entry" else None for kind, own in met]
 
+    def all_entries(self, entry: Entry) -> list[Entry]:
+        """The entries of all processes, in their order.
+
+        Raises:
+            UsageError: If one of them has failed, or needs no more meetings.
+        """
+        found = self.entries(entry)
+        if None in found:
+            raise UsageError(
+                f"process {found.index(None)} has fewer graphs than others, and processes that share parameters have "
+                "the same",
+                hint="all processes fit the same module, called in the same way",
+            )
+        return found  # type: ignore[return-value]  # none is None
+
     def least(self, number: int) -> int:
-        """The least of a number that each process has; see :meth:`entries`."""
-        return min(one for one in self.entries(number) if one is not None)
+        """The least of a number that each process has; see :meth:`all_entries`."""
+        return min(self.all_entries(number))
+
+    def decided(self, make: Callable[[], Entry]) -> Entry:
+        """What ``make`` returns in process 0; see :func:`decided_by_first`."""
+        return decided_by_first(make, self._group)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -119,17 +150,48 @@ class Meeting:
             raise
         finally:
             self.open = False
-            met = _until_all_are_done(failed)
+            met = self._until_all_are_done(failed)
             if not failed:
                 _require_none_failed(met)
 
+    def meet_later(self) -> None:
+        """Prepare meetings in the middle of training. All processes have to call this.
 
-def _until_all_are_done(failed: str) -> list[tuple[str, Any]]:
-    """Wait for processes that still meet. Returns what all say of their end: ``done``, or ``failed`` and why."""
-    while True:
-        met = gathered(("failed", failed) if failed else ("done", None))
-        if all(kind != "entry" for kind, _ in met):
-            return met
+        They need a process group of their own, since the collectives of a step use the others.
+        """
+        if self._group is None and processes() > 1:
+            import torch
+
+            self._group = torch.distributed.new_group(backend="gloo")
+
+    @contextlib.contextmanager
+    def later(self) -> Iterator[None]:
+        """As :meth:`together`, in the middle of training, for processes that all come within :data:`LATE_S` seconds.
+
+        Raises:
+            UsageError: If one does not, or fails.
+        """
+        if processes() > 1:
+            import torch
+
+            try:
+                torch.distributed.monitored_barrier(self._group, timedelta(seconds=LATE_S), wait_all_ranks=True)
+            except RuntimeError as error:
+                raise UsageError(
+                    "this process needs a plan for another form of the module, and not all others came for one within "
+                    f"{LATE_S:g} s",
+                    hint="call the module in the same form in all processes, in the same step; lengths may differ, the "
+                    "longest in the batch that is given to fit",
+                ) from error
+        with self.together():
+            yield
+
+    def _until_all_are_done(self, failed: str) -> list[tuple[str, Any]]:
+        """Wait for processes that still meet. Returns what all say of their end: ``done``, or ``failed`` and why."""
+        while True:
+            met = gathered(("failed", failed) if failed else ("done", None), self._group)
+            if all(kind != "entry" for kind, _ in met):
+                return met
 
 
 def _require_none_failed(met: list[tuple[str, Any]]) -> None:
