@@ -19,7 +19,14 @@ from typing import Any
 from remat_cli.errors import UsageError
 from remat_cli.frontends.aten.division_rules import LIKELIHOODS, Rows, Summed
 from remat_cli.frontends.torch.document import ROWS, Step, Value, read_step, tensors_read
-from remat_cli.frontends.torch.execute.division import Divider, Division, NotDivisible, division, without_data
+from remat_cli.frontends.torch.execute.division import (
+    Divider,
+    Division,
+    NotDivisible,
+    added_to,
+    division,
+    without_data,
+)
 from remat_cli.frontends.torch.execute.trial import Trial
 from remat_cli.frontends.torch.types import FxNode
 from remat_cli.graph.model import Graph, Operation, Phase, Region
@@ -328,7 +335,29 @@ class _Offered:
                 nodes, repeats = _nodes_of(member, kind)
                 costs_of, spaces = zip(*found, strict=True)
                 operations.append(Operation(f"{within}/{kind}", nodes, repeats, costs_of, spaces, self._ahead_of(kind)))
+        operations += self._added(f"{name}/words", group, operations, len(menu))
         return Region(name, tuple(menu), tuple(operations), f"{group.rows:,} rows")
+
+    def _added(self, name: str, group: _Group, operations: Sequence[Operation], count: int) -> list[Operation]:
+        """What adds the gradient of an embedding to one that the operations make, as for a head with the same weight.
+
+        Row by row it needs no third tensor of that size, and costs no more than the two nodes.
+        """
+        step, graph = self.step, self.step.graph
+        made = {v for operation in operations for i in operation.nodes for v in graph.values_of(i)}
+        found: list[Operation] = []
+        for node in range(len(graph.nodes)):
+            values = added_to(step, node)
+            if values is not None and values[1] in made:
+                nodes = (graph.producer[values[0]], node)
+                try:
+                    division(step, nodes, (), group.rows, graph.values_of(node), self.device)
+                except NotDivisible:
+                    continue
+                cost = math.fsum(graph.nodes[i].cost for i in nodes)
+                within = f"{name}{len(found) + 1}" if found else name
+                found.append(Operation(within, nodes, (), (cost,) * count, (0,) * count))
+        return found
 
     def _ahead_of(self, kind: str) -> tuple[int, ...]:
         """The nodes for which an operation does not wait."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 from typing import Any
 
 from remat_cli.errors import RematError
@@ -38,6 +39,7 @@ _ADDED_WIDER = ("float16", "bfloat16")
 _OVERFLOWING = "float16"
 """A mean is a sum in parts, and that of numbers of this type may be infinite though their mean is not."""
 
+EMBEDDING_GRADIENT = "aten.embedding_dense_backward.default"
 ADDED_IN_PLACE = "aten.mm.default"
 """The operator whose results are added to a sum by its own kernel."""
 
@@ -256,6 +258,8 @@ class Division:
         results: How the values are divided that others read.
         ones: The tangents for which it does not wait: ones stand for them.
         weights: What is computed before the first part.
+        starts: Results that are the sum of all parts and of a value from outside, which is this one. Gradients of
+            embeddings are added to a copy of it row by row.
     """
 
     step: Step
@@ -265,6 +269,7 @@ class Division:
     results: Mapping[int, State]
     ones: frozenset[int] = frozenset()
     weights: tuple[TargetsWeight, ...] = ()
+    starts: Mapping[int, Value] = field(default_factory=dict)
 
     @property
     def before_bytes(self) -> int:
@@ -283,7 +288,7 @@ class Division:
     def added_in_place(self, call: PartCall) -> bool:
         """Whether the operator of a call adds what it makes to the sum, so that no summand exists beside it."""
         number, _, state = call.made[0]
-        return (
+        return number in self.starts or (
             call.call == ADDED_IN_PLACE
             and isinstance(state, Summed)
             and number in self.results
@@ -326,9 +331,15 @@ def division(
     """
     divider = Divider(step, rows, device)
     ones = _ones(step, nodes, ahead_of)
-    calls, weights = [], list[TargetsWeight]()
+    calls, weights, starts = list[PartCall](), list[TargetsWeight](), dict[int, Value]()
     with without_data():
         for node in sorted({*nodes, *repeats}):
+            other = added_to(step, node)
+            if other is not None and calls and step.graph.producer[other[0]] == calls[-1].node:
+                [number] = step.graph.values_of(node)
+                calls[-1] = replace(calls[-1], made=((number, None, Summed()),))
+                starts[number], divider.made[number] = Value(other[1]), Summed()
+                continue
             call = _call(divider, node)
             if ones and call.call in LIKELIHOODS:
                 weights += [_weight(step, call, number) for number, item, _ in call.made if item == 1]
@@ -345,7 +356,23 @@ def division(
     states = {number: divider.made[number] for number in results}
     if any(isinstance(state, Whole) for state in states.values()):
         raise NotDivisible
-    return Division(step, rows, device, tuple(calls), states, ones, tuple(weights))
+    return Division(step, rows, device, tuple(calls), states, ones, tuple(weights), starts)
+
+
+def added_to(step: Step, node: int) -> tuple[int, int] | None:
+    """If a node adds the gradient of an embedding, which only it reads, to another value: the two values."""
+    graph, operation = step.graph, step.operations[node]
+    if operation.call != "aten.add.Tensor" or operation.kwargs or len(graph.nodes[node].inputs) != 2:
+        return None
+    [made] = operation.values[0]
+    for gradient, other in permutations(graph.nodes[node].inputs):
+        maker = step.operations[graph.producer[gradient]]
+        if maker.call != EMBEDDING_GRADIENT or graph.readers[gradient] != (node,) or gradient in graph.outputs:
+            continue
+        alike = all(tensors == (made,) for tensors in (step.tensors(gradient), step.tensors(other)))
+        if alike and maker.args[3] == -1 and maker.args[4] is False and made.spec.dtype in _SUMMED_TYPES:
+            return gradient, other
+    return None
 
 
 def _call(divider: Divider, node: int) -> PartCall:

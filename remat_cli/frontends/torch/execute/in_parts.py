@@ -121,6 +121,10 @@ class _Loop:
             if isinstance(state, Rows):  # before the loop: a part is written as soon as it is there
                 [returned] = division.step.tensors(whole)
                 self._begin("empty", whole, returned.spec.dtype)
+            elif whole in division.starts:
+                [returned] = division.step.tensors(whole)
+                self._begin("empty", whole, returned.spec.dtype)
+                code.line(f"v{self._number[whole]}_0.copy_({self._argument(division.starts[whole])})", self._id)
             elif whole in wider:
                 self._begin("zeros", whole, ADDED_IN)
         if division.weights:
@@ -169,6 +173,10 @@ class _Loop:
         states = {number: state for number, _, state in call.made if number in self._division.results}
         if self._division.added_in_place(call):
             total = f"v{self._number[call.made[0][0]]}_0"
+            if call.made[0][0] in self._division.starts:
+                added = self._code.beside("add_rows", add_rows)
+                self._line(f"{added}({total}, {', '.join(map(self._argument, call.args[:2]))})")
+                return
             arguments = ", ".join(map(self._argument, call.args))
             self._line(f"if a: {total}.addmm_({arguments})")
             self._line(f"else: {total} = {self._text(call)}")
@@ -232,6 +240,11 @@ def part(tensor: Tensor, at: int, count: int, start: int, rows: int) -> Tensor:
 def put(tensor: Tensor, at: int, count: int, start: int, rows: int, value: Tensor) -> None:
     """Write a part of a tensor."""
     part_of(tensor, Rows(at, count), start, rows).copy_(value)
+
+
+def add_rows(total: Tensor, gradients: Tensor, indices: Tensor) -> None:
+    """Add the gradient of an embedding, row by row."""
+    total.index_add_(0, indices.flatten(), gradients.flatten(0, -2))
 
 
 def targets_weight(targets: Tensor, weights: Tensor | None, ignored: int, dtype: Any) -> Tensor:
