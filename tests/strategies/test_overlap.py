@@ -31,6 +31,7 @@ from remat_cli.strategies.base import Found, Schedule
 from remat_cli.strategies.overlapping.once import time_once
 from remat_cli.strategies.overlapping.simple import simple_schedules
 from remat_cli.strategies.overlapping.walker import Walker
+from remat_cli.strategies.overlapping.weighted import _gathered_again
 from remat_cli.strategies.registry import STRATEGIES
 
 
@@ -243,6 +244,31 @@ def test_simple_schedules_run_whatever_the_graph(seed: int) -> None:
     for graph in (random_sharded(seed)[0], any_tiny(seed)):
         for computes in simple_schedules(graph):
             assert replay(graph, derive(graph, computes)).findings == ()
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 5])
+def test_gathers_that_run_again_are_those_of_the_first_layers(count: int) -> None:
+    graph = sharded(5)
+    chosen = {3 * k for k in range(count)}
+    again, origin = _gathered_again(graph, chosen)
+    assert replay(again, derive(again, range(len(again.nodes)))).findings == ()
+    seen = replay(graph, derive(graph, origin))
+    assert seen.findings == ()
+    assert {k for k, times in enumerate(seen.times) if times == 2} == chosen
+    assert max(seen.times) <= 2
+    assert not [node for node in again.nodes if node.queue is LINK and node.recompute and not node.inputs]
+    assert seen.peak_bytes == no_remat_peak(again)
+
+
+def test_a_mixture_is_found_where_both_queues_are_busy() -> None:
+    assert compiling.wait("overlapping", Control())
+    nodes = [replace(node, cost=9.0) if node.queue is LINK else node for node in sharded(8).nodes]
+    graph = replace(sharded(8), nodes=tuple(nodes))
+    budget = no_remat_peak(graph) * 70 // 100
+    found = solved(graph, budget, limit_s=None)
+    assert found is not None
+    times = found.report.replay.times
+    assert {times[3 * k] for k in range(8)} == {1, 2}
 
 
 def test_reshard_gathers_again() -> None:

@@ -87,6 +87,12 @@ def overlap() -> tuple[Stage, ...]:
             most_s=30.0,
         ),
         Stage(
+            "gathered-again",
+            f"{_ROOM}.weighted:GatheredAgain",
+            "recomputes least where the parameters of some layers are gathered again",
+            share=0.4,
+        ),
+        Stage(
             "weights",
             f"{_ROOM}.weighted:Weights",
             "bounds the time by sums of weighted costs, whose solutions are starts",

@@ -87,24 +87,25 @@ class Walker:
     def issued_early(self, timed: Timed) -> Timed:
         """The quickest of ``timed`` and of sequences with its collectives issued earlier, as far as there is room."""
         best = timed
-        for lead in _LEADS:
+        for lead in (*_LEADS, None):
             earlier = self.timed(self._moved(timed, lead))
             if earlier is not None and (earlier.excess_bytes, earlier.time) < (best.excess_bytes, best.time):
                 best = earlier
         return best
 
-    def _moved(self, timed: Timed, lead: float) -> list[int]:
-        """``timed`` with every collective that reads nothing right before its reader, or earlier by ``lead``."""
+    def _moved(self, timed: Timed, lead: float | None) -> list[int]:
+        """``timed`` with every collective that reads nothing right before its reader, or earlier by ``lead``.
+
+        With None, they are as much earlier as lets the others end in time, see :func:`_latest_starts`.
+        """
         graph, steps = self.graph, _late(self.graph, timed.steps, self.free)
         late = self.timed(steps)
         if late is None or lead == 0:
             return steps
         steps = list(late.steps)
         rooms = [int(self.now.room) - height for height in self.heights(late)]
-        clock, starts = 0.0, []
-        for x in steps:
-            starts.append(clock)
-            clock += 0.0 if graph.nodes[x].queue is NodeQueue.COMMUNICATION else graph.nodes[x].cost
+        starts = _starts(graph, steps, self.free, waiting=lead is None)
+        latest = _latest_starts(graph, steps, self.free, starts) if lead is None else {}
         moved: dict[int, list[int]] = {}
         gone = set()
         last_use: dict[int, int] = {}
@@ -112,7 +113,8 @@ class Walker:
             if self.free[x]:
                 size, value = graph.nodes[x].outputs[0], graph.first_value[x]
                 least, q = last_use.get(value, -1) + 1, p
-                while q > least and rooms[q - 1] >= size and starts[p] - starts[q] < lead * graph.nodes[x].cost:
+                start = latest[p] if lead is None else starts[p] - lead * graph.nodes[x].cost
+                while q > least and rooms[q - 1] >= size and starts[q] > start:
                     q -= 1
                 for k in range(q, p):
                     rooms[k] -= size
@@ -159,6 +161,59 @@ def _late(graph: Graph, steps: Sequence[int], free: Sequence[bool]) -> list[int]
         result += [pending.pop(v) for v in graph.nodes[x].inputs if v in pending]
         result.append(x)
     return [*result, *(pending[v] for v in graph.outputs if v in pending)]
+
+
+def _starts(graph: Graph, steps: Sequence[int], free: Sequence[bool], *, waiting: bool) -> list[float]:
+    """When each step starts in the compute queue; with ``waiting``, behind gathers that run one after another."""
+    clock, link, starts = 0.0, 0.0, []
+    ready: dict[int, float] = {}
+    for x in steps:
+        node = graph.nodes[x]
+        if free[x]:
+            link += node.cost
+            ready[graph.first_value[x]] = link
+        elif node.queue is NodeQueue.COMPUTE and waiting:
+            clock = max([clock, *(ready.get(v, 0.0) for v in node.inputs)])
+        starts.append(clock)
+        clock += 0.0 if node.queue is NodeQueue.COMMUNICATION else node.cost
+    return starts
+
+
+def _latest_starts(
+    graph: Graph, steps: Sequence[int], free: Sequence[bool], starts: Sequence[float]
+) -> dict[int, float]:
+    """When the collectives that read nothing have to start at the latest, by their place in ``steps``.
+
+    They end before their readers start, and so early that the other collectives, which cannot start before their own
+    places, need not wait so long that the end is later: where these fill the queue, gathers run long before.
+    """
+    end = starts[-1] + graph.nodes[steps[-1]].cost if steps else 0.0
+    for x, start in zip(steps, starts, strict=True):
+        if graph.nodes[x].queue is NodeQueue.COMMUNICATION and not free[x]:
+            end = max(end, start + graph.nodes[x].cost)
+    latest: dict[int, float] = {}
+    waiting: list[int] = []
+    link = end  # when everything that was placed so far starts
+
+    def place(link: float, after: float) -> float:
+        """Place gathers before ``link`` as long as they start at ``after`` or later."""
+        while waiting:
+            p = waiting[0]
+            start = min(link, starts[p + 1]) - graph.nodes[steps[p]].cost
+            if start < after:
+                break
+            latest[waiting.pop(0)] = link = start
+        return link
+
+    for p in range(len(steps) - 1, -1, -1):
+        node = graph.nodes[steps[p]]
+        if free[steps[p]]:
+            waiting.append(p)
+        elif node.queue is NodeQueue.COMMUNICATION:
+            link = place(link, starts[p] + node.cost)
+            link = max(starts[p], link - node.cost)
+    place(link, -math.inf)
+    return latest
 
 
 def _scratch(n: int, values: int, most: int, dying: int) -> Scratch:

@@ -9,13 +9,13 @@ that reads only fixed memory right before its first reader, because a plan that 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from remat_cli.errors import Interrupted, LimitReached
-from remat_cli.graph.model import Graph, Node, NodeQueue
+from remat_cli.graph.model import Graph, Node, NodeQueue, Phase
 from remat_cli.graph.order import Reordered, ancestors, descendants, reordered
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Found, Task
@@ -23,6 +23,7 @@ from remat_cli.strategies.engine import Engine, pursue
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.overlapping.once import time_once
 from remat_cli.strategies.overlapping.sequences import Sequences
+from remat_cli.strategies.policies.sharded import one_ahead, unit_of
 from remat_cli.tolerances import ROUNDING
 
 _MOST_WEIGHTS = 7
@@ -145,29 +146,28 @@ class Weights(Engine):
 
     def _search(self, late: Reordered, weight: float) -> Sequence[int] | None:
         """Minimise weighted costs; the cheapest steps, if there are any."""
-        inner = self._pursue(weighted(late.graph, weight), late, len(late.graph.nodes))
+        inner = self._pursue(weighted(late.graph, weight), late.nodes)
         for bound in inner.bounds.values():
             self._raise(bound.cost * (1 - ROUNDING), bound.scope)
         return inner.computes
 
     def _search_middle(self, late: Reordered, middle: Middle, weight: float) -> None:
         """Minimise weighted costs of the middle, for a bound that counts what comes before and after it."""
-        inner = self._pursue(weighted(middle.graph, weight), late, len(middle.graph.nodes))
+        inner = self._pursue(weighted(middle.graph, weight), late.nodes, late.nodes[len(middle.graph.nodes) :])
         beside = weight * (middle.before + middle.after) + (1 - weight) * middle.others
         for bound in inner.bounds.values():
             scope = Scope.DOCUMENT_ORDER if bound.scope is Scope.ANY_ORDER else bound.scope
             self._raise(bound.cost * (1 - ROUNDING) + beside * (1 - ROUNDING), scope)
 
-    def _pursue(self, graph: Graph, late: Reordered, length: int) -> Incumbent:
-        """Run the stages of ``auto`` on a graph of the first ``length`` nodes of ``late``."""
+    def _pursue(self, graph: Graph, nodes: Sequence[int], rest: Sequence[int] = ()) -> Incumbent:
+        """Run the stages of ``auto`` on a graph whose nodes are ``nodes``, behind which ``rest`` runs."""
         from remat_cli.strategies.pipeline import AUTO
 
         outer, sequences = self.incumbent, self.incumbent.shared(Sequences)
         outer.report("weighing computations and collectives")
-        rest = late.nodes[length:]
 
         def take(found: Found) -> None:
-            sequences.suggest([*(late.nodes[k] for k in found.schedule.computes), *rest])
+            sequences.suggest([*(nodes[k] for k in found.schedule.computes), *rest])
 
         control = outer.context.control.part(_SHARE, _MOST_S)
         control = replace(control, listener=lambda progress: outer.report(progress.activity))
@@ -181,6 +181,67 @@ class Weights(Engine):
         """Take a bound on the time."""
         if scope in (Scope.ANY_ORDER, Scope.DOCUMENT_ORDER, Scope.FRONTIER):
             self.incumbent.raise_bound(Bound(cost, scope, overlaps=True))
+
+
+@dataclass(slots=True)
+class GatheredAgain(Weights):
+    """Minimises recomputation where the parameters of the first layers alone are gathered again.
+
+    Where both queues are busy, neither all nor none of them should be, and no weight leads to anything between: the
+    costs of a mixture lie on a line. So the number of layers is given.
+    """
+
+    def work(self) -> bool:
+        """Look for the number of layers with which a step takes least time, in smaller and smaller steps."""
+        incumbent, graph = self.incumbent, self.incumbent.graph
+        incumbent.shared(Sequences).follow()
+        units: dict[str, list[int]] = {}
+        for k, node in enumerate(graph.nodes):
+            if graph.moves_freely(k):
+                units.setdefault(unit_of(node.id), []).append(k)
+        if not units or any(node.phase is None for node in graph.nodes):
+            return False
+        times: dict[int, float] = {}
+        best, step = len(units) // 4, max(1, len(units) // 4)
+        while step and not incumbent.over():
+            for count in (best, best - step, best + step):
+                if 0 <= count <= len(units) and count not in times and not incumbent.over():
+                    times[count] = self._time_with({k for unit in list(units.values())[:count] for k in unit})
+            best = min(times, key=times.__getitem__)
+            step //= 2
+        return False
+
+    def _time_with(self, chosen: Collection[int]) -> float:
+        """The time of the plan that recomputes least if ``chosen`` gathers run again; infinite for none that fits."""
+        again, nodes = _gathered_again(self.incumbent.graph, chosen)
+        steps = self._pursue(weighted(again, 0.5), nodes).computes
+        walker = self.incumbent.shared(Sequences).walker
+        timed = None if steps is None else walker.timed([nodes[k] for k in steps])
+        early = None if timed is None else walker.issued_early(timed)
+        return math.inf if early is None or early.excess_bytes else early.time
+
+
+def _gathered_again(graph: Graph, chosen: Collection[int]) -> tuple[Graph, list[int]]:
+    """A graph in which ``chosen`` gathers run a second time for the backward pass, and the node that each of its is.
+
+    Gathers run one layer ahead, so that there is room for what is in flight, and are not computed again besides.
+    """
+    nodes: list[Node] = []
+    origin = one_ahead(graph, range(len(graph.nodes)), chosen)
+    values: dict[int, int] = {}
+    count = 0
+    for k in origin:
+        node = graph.nodes[k]
+        reads = tuple(values[v] for v in node.inputs)
+        again = graph.first_value[k] in values
+        name = f"{node.id}/again" if again else node.id
+        phase = Phase.BACKWARD if again else node.phase
+        recompute = node.recompute and not graph.moves_freely(k)
+        nodes.append(replace(node, id=name, phase=phase, inputs=reads, recompute=recompute))
+        values.update((v, count + at) for at, v in enumerate(graph.values_of(k)))
+        count += len(node.outputs)
+    outputs = tuple(sorted(values[v] for v in graph.outputs))
+    return replace(graph, nodes=tuple(nodes), outputs=outputs, splits=(), origin=None), origin
 
 
 def _cost(graph: Graph, steps: Sequence[int], queue: NodeQueue) -> float:
