@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fits import page
+from benchmarks.models.__main__ import Kept
 from benchmarks.models.listing import MODELS
+from remat_cli.frontends.torch.measure.allocator import LIBRARY_BYTES
 from remat_cli.planning.fits import BEST, BLOCKS, WITHOUT
 
 ROOT = Path(__file__).parents[2]
@@ -77,3 +79,36 @@ def test_the_committed_answers_make_the_committed_page_and_the_table_of_the_manu
     table = page.errors_table([row["fits"] for row in document["rows"].values()])
     assert table in text
     assert table in (ROOT / "docs" / "fits.md").read_text()
+
+
+def test_errors_on_cuda_are_of_tensors_and_of_the_least_limit() -> None:
+    row = {
+        "ok": True,
+        "predicted": {"total": 180_000_000, "gaps": 80_000_000, "update": False},
+        "measured": {"allocated": 100_000_000 + 2 * LIBRARY_BYTES, "reserved": 250_000_000, "limit": 200_000_000},
+        "commit": "0",
+    }
+    refused = {"ok": False, "problem": "no", "commit": "0"}
+    text = page.cuda_page({"rows": {MODELS[0].name: {"cuda": row}, MODELS[1].name: {"cuda": refused}}})
+    assert "- tensors: of 1 models, the median error is 0.00%" in text
+    assert "- whole: of 1 models, the median error is 10.0% and the worst 10.0% (from -10.0% to -10.0%)" in text
+    assert "| +0.00% | -10.0% |" in text
+    assert f"| {MODELS[1].name} | no |" in text
+
+
+def test_the_committed_answers_on_cuda_make_the_committed_page() -> None:
+    document = json.loads((RESULTS / "cuda.json").read_text())
+    assert set(document["rows"]) <= {model.name for model in MODELS}
+    assert page.cuda_page(document) == (RESULTS / "cuda.md").read_text()
+
+
+def test_answers_of_another_folder_take_the_place_of_those_that_are_there(tmp_path) -> None:
+    first, second = MODELS[:2]
+    kept, other = (Kept(tmp_path / name / "fits.json", 1.0, MODELS, ()) for name in ("kept", "other"))
+    kept.document["rows"] = {second.name: {"fits": {"ok": True}}}
+    other.document["rows"] = {second.name: {"fits": {"ok": False}}, first.name: {"cuda": {"ok": True}}}
+    other.write()
+    kept.take(other.path)
+    found = json.loads(kept.path.read_text())["rows"]
+    assert list(found) == [first.name, second.name]
+    assert found[second.name] == {"fits": {"ok": False}}
