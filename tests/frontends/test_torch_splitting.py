@@ -562,3 +562,27 @@ def test_a_segmentation_head_runs_for_some_images_at_a_time():
     made = ([loss.detach(), *(p.grad for p in m.parameters())] for loss, m in zip(losses, (model, other), strict=True))
     for one, wanted in zip(*made, strict=True):
         assert (one - wanted).abs().max() <= 1e-12 * wanted.abs().max()
+
+
+def test_a_parameter_with_as_many_numbers_as_there_are_rows_is_none_of_the_rows():
+    """What PyTorch compiles does not tell parameters from inputs."""
+
+    class Wide(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.up, self.down = nn.LayerNorm(4), nn.Linear(4, 32), nn.Linear(32, 4)
+
+        def forward(self, x):
+            return (x + self.down(nn.functional.gelu(self.up(self.norm(x))))).square().mean()
+
+    def build():
+        return Wide().double(), (torch.randn(128, 4, dtype=torch.float64),)
+
+    graph = export_model(build, "wide", "torch:wide.py:build", cost="flops", split=True)
+    model, batch = build()
+    other = copy.deepcopy(model)
+    step = torch.compile(model, backend=remat.remat_backend(plan_in_parts(graph, {"hidden": 4})))
+    for one in (step, other):
+        one(*batch).backward()
+    for one, wanted in zip(model.parameters(), other.parameters(), strict=True):
+        assert (one.grad - wanted.grad).abs().max() <= 1e-12 * wanted.grad.abs().max()

@@ -316,7 +316,10 @@ def in_parts_as(graph: Graph, planned: Graph) -> Graph:
     origin = planned.origin
     if origin is None:
         return graph
-    metadata = graph.metadata | {ROWS: origin.graph.metadata.get(ROWS)}
+    # What is compiled does not tell parameters, which are not divided, from inputs that have as many rows.
+    pairs = zip(graph.metadata["places"], origin.graph.metadata["places"], strict=True)
+    places = [own | {"kind": other["kind"]} for own, other in pairs]
+    metadata = graph.metadata | {ROWS: origin.graph.metadata.get(ROWS), "places": places}
     return split(replace(graph, splits=origin.graph.splits, metadata=metadata), origin.parts)
 
 
