@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs site package bench integrations paper paper-long mutations fuzz faults screenshots gpu hollow hollow-truth models named-models foreign truth ablation torch-versions clean
+.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs site package bench chunks integrations paper paper-long mutations fuzz faults screenshots gpu hollow hollow-truth models named-models foreign truth ablation torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -151,6 +151,10 @@ GRAPHS ?= $(wildcard ../shared/graphs/*/*.json)
 
 bench: setup
 	$(BIN)/python -m benchmarks $(if $(GRAPHS),--graphs $(GRAPHS))
+
+# Regions in parts beside chunks by hand, of PyTorch and of Inductor, whose C++ compiler it needs: half an hour.
+chunks: setup
+	$(BIN)/python -m benchmarks splitting.chunks $(ASKED)
 
 # The published tables and figures, made again: benchmarks/paper/README.md. Below an hour on one core.
 # After an interruption, PAPER=--resume goes on where it was.

@@ -44,6 +44,7 @@ APART = (
     "overheads.steps",
     "offloading.plans",
     "sharded.plans",
+    "splitting.chunks",
     "sharded.units",
 )
 """Benchmarks with pages of their own."""

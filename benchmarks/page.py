@@ -20,7 +20,7 @@ Pages of their own (`python -m benchmarks --list`): what running by plan costs b
 [TensorFlow](overheads/results/steps-tensorflow.md) and [JAX](overheads/results/steps-jax.md); peaks and results [on
 TensorFlow](tensorflow/results/plans.md) and [on JAX](jax/results/peaks.md); plans [with copies to the
 host](offloading/results/plans.md), [of sharded steps](sharded/results/plans.md) and [of units of
-FSDP2](sharded/results/units.md); PyTorch [beside its own
+FSDP2](sharded/results/units.md), and with regions [in parts](splitting/results/chunks.md); PyTorch [beside its own
 tools](torch/results/peers-cpu.md), [predicted times](torch/results/times.md) and
 [Inductor](torch/results/compiled-cpu.md); [models](models/results/models.md) of libraries, and
 [others](models/results/foreign.md); what [remat fits](fits/results/fits.md) and other tools predict; what [each
