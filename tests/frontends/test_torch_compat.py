@@ -194,6 +194,17 @@ def test_modules_whose_hooks_gather():
         assert distributed.is_fully_sharded(module)
 
 
+def test_positions_without_numbers_are_consecutive_where_that_is_said():
+    decided = masks.none_by_numbers(lambda tensor: tensor)
+    with fake_tensors.new_fake_mode():
+        positions = torch.arange(4)
+    assert decided(positions) is positions
+    with masks.consecutive_positions():
+        assert decided(positions) is None
+        assert decided(torch.arange(4)).tolist() == [0, 1, 2, 3]
+    assert decided(positions) is positions
+
+
 def units(**options):
     """A module with units, the first parameter of which two ranks cannot share evenly; in a group without processes."""
     mesh = init_device_mesh("cpu", (2,))

@@ -13,13 +13,15 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from remat_cli.frontends.torch.compat.fake_tensors import real_tensors
+from remat_cli.frontends.torch.compat.fake_tensors import is_fake, real_tensors
 from remat_cli.frontends.torch.types import FxNode, Tensor
 
 _MODULE, _FUNCTION = "transformers.masking_utils", "find_packed_sequence_indices"
 _SIMPLE = frozenset({"arange", "add", "unsqueeze", "expand", "view", "to", "long"})
 """What positions are made with: the same numbers every time, from those in the code."""
 _END = "remat_end"
+_consecutive = False
+"""Whether positions without numbers are taken to be one sequence after another."""
 
 
 def eager_masks() -> Callable[[], None]:
@@ -52,11 +54,26 @@ def with_eager_masks() -> Iterator[None]:
         end()
 
 
+@contextlib.contextmanager
+def consecutive_positions() -> Iterator[None]:
+    """A context in which code that is not compiled takes positions without numbers for one sequence after another.
+
+    A model that makes the positions by itself has such. Within :func:`eager_masks`.
+    """
+    global _consecutive
+    before, _consecutive = _consecutive, True
+    try:
+        yield
+    finally:
+        _consecutive = before
+
+
 def none_by_numbers(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
     """``function``, which returns None for some numbers in its tensor, and as it is where code is not compiled.
 
     Compiled code has None in its place if the numbers are in the code, and the function returns None for them.
     """
+    import torch
     from torch._dynamo.comptime import comptime
     from torch._dynamo.variables import ConstantVariable
 
@@ -71,6 +88,8 @@ def none_by_numbers(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any
             compiler.symbolic_locals["tensor"] = ConstantVariable.create(None)
 
     def decided(tensor: Tensor) -> Any:
+        if not torch.compiler.is_compiling() and _consecutive and is_fake(tensor):
+            return None
         comptime(decide)
         return None if tensor is None else function(tensor)
 

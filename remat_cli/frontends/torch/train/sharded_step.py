@@ -12,7 +12,7 @@ from remat_cli.frontends.torch.capture.capture import Captured, Model
 from remat_cli.frontends.torch.compat.fully_sharded import parameters_of, reshards
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 from remat_cli.frontends.torch.train.loop_assumptions import LossDemand
-from remat_cli.frontends.torch.train.part_schedule import Part, PartSchedule, tangents_of
+from remat_cli.frontends.torch.train.part_schedule import Part, PartSchedule, Resident, tangents_of
 from remat_cli.frontends.torch.types import Module, Tensor
 from remat_cli.plan.sharded_units import Between, ShardedStep, Storage, UnitBytes, UnitCall, UnitGraph
 
@@ -64,6 +64,12 @@ def sharded_step(
     schedule = replace(schedule, residents=tuple(r for r in schedule.residents if r.of not in leaves_of_units))
     graphs = tuple(_unit_graph(part, one) for part, one in zip(schedule.parts, captured, strict=True))
     made = {key for call in schedule.calls for key in call.results.values()}
+    # The loop's call of backward() has the gradient of a loss that the module returns, up to the end.
+    trained = [] if loop.demand is None or loop.demand.number_bytes else loop.demand.trained.tensors
+    numbers = sum(storage_bytes(tensor) for tensor in trained if tensor.numel() == 1)
+    if numbers:
+        behind = Resident("gradient of the loss", numbers, math.inf, -math.inf)
+        schedule = replace(schedule, residents=(*schedule.residents, behind))
     calls = _calls(schedule, captured, units)
     demand = loop.demand
     if demand is not None and demand.loss_bytes:

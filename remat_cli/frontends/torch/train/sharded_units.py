@@ -14,6 +14,7 @@ resharded, which ``set_reshard_after_forward`` then sets. Process 0 chooses for 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -54,6 +55,7 @@ from remat_cli.frontends.torch.compat.fully_sharded import (
     unusual,
     without_hooks,
 )
+from remat_cli.frontends.torch.compat.masks import consecutive_positions
 from remat_cli.frontends.torch.inductor.joint import tracer_of
 from remat_cli.frontends.torch.tensors import leaves, total_bytes
 from remat_cli.frontends.torch.train.arguments import device_of_module
@@ -296,7 +298,9 @@ def _captured(fake: Model, mode: FakeMode, names: Sequence[str]) -> _Captured:
     modules = [fake.module.get_submodule(name) for name in names]
     for name, unit in zip(names, modules, strict=True):
         unit.register_forward_pre_hook(partial(_note_call, order, name))
-    graphs, problem = capture_units(fake, mode, modules, calls, tracer_of("eager"))
+    alone = "position_ids" not in fake.keywords
+    with consecutive_positions() if alone else contextlib.nullcontext():
+        graphs, problem = capture_units(fake, mode, modules, calls, tracer_of("eager"))
     if problem:
         at = f"unit {order[-1]}" if order else "the module"
         raise CaptureFailed(f"{at} cannot be captured as one graph: {problem}", hint=APART)
