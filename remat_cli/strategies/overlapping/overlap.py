@@ -90,7 +90,7 @@ def overlap() -> tuple[Stage, ...]:
             "gathered-again",
             f"{_ROOM}.weighted:GatheredAgain",
             "recomputes least where the parameters of some layers are gathered again",
-            share=0.4,
+            share=0.3,
         ),
         Stage(
             "weights",

@@ -207,7 +207,9 @@ class GatheredAgain(Weights):
             for count in (best, best - step, best + step):
                 if 0 <= count <= len(units) and count not in times and not incumbent.over():
                     times[count] = self._time_with({k for unit in list(units.values())[:count] for k in unit})
-            best = min(times, key=times.__getitem__)
+            best = min(times, key=times.__getitem__, default=best)
+            if math.isinf(times.get(best, math.inf)):
+                break  # what is in flight one layer ahead does not fit
             step //= 2
         return False
 
