@@ -77,7 +77,7 @@ def _require_plain(args: Any) -> None:
     refused = {
         "torch_compile=True": (args.torch_compile, "leave it out: remat compiles the model"),
         "deepspeed": (args.deepspeed, "it splits the model over processes; use torchrun alone"),
-        "fsdp": (args.fsdp, "it splits the model over processes; use torchrun alone"),
+        "fsdp": (args.fsdp, "fit takes modules of fully_shard in a loop of your own; here use torchrun alone"),
         "nn.DataParallel": (args.n_gpu > 1, "start one process for each device: torchrun --nproc-per-node"),
     }
     for name, (used, hint) in refused.items():
