@@ -19,12 +19,11 @@ is measured is the most that PyTorch's allocator hands out during the third step
 with parameters, buffers, inputs and the state of the optimizer. An error is predicted / measured - 1. The search for a
 plan had at most {limit}.
 
-- *remat fits*: the module, its batch and its loss, captured without numbers. *With workspace*: each operation has run
+- *remat fits*: the module, its batch and its loss, followed in eager mode and captured, without numbers. Where eager
+  mode cannot be followed, the captured step is what no recomputation takes. *With workspace*: each operation has run
   once on this CPU to see what its kernel allocates meanwhile, as `remat profile` and `fit` do.
 - *eager mode as on a GPU*: dropout in eager mode keeps its input and a mask of floating-point numbers on a CPU, and a
   mask of booleans on a GPU. Here it runs the operator of the GPU.
-- A function with a backward pass of its own that computes again what it needs (BLOOM's GELU) takes less in eager mode
-  than in a captured step without recomputation.
 - *accelerate*: "Training using Adam" of `accelerate estimate-memory`: four times the parameters and buffers, in
   float32. It counts no results of layers, no inputs and no temporary tensors of the optimizer, and knows no batch. The
   command takes names on the Hugging Face hub, so its functions were called with the same modules.
