@@ -31,6 +31,10 @@ from remat_cli.units import as_size, format_bytes
 CONTEXT = "600MiB"
 """What is assumed for the context of the device and the code of kernels, which no allocator of a framework counts."""
 DEFAULT = "adamw"
+_OF_PARTS = (
+    "of the plan in parts, the step returns its loss alone (logits that are returned are whole), and sums over parts "
+    "differ in last bits; remat runs such plans on a CPU, and on no GPU yet"
+)
 _BY_SHAPE = ("adafactor", "adamw-8bit")
 """Optimizers whose state depends on the shapes of parameters."""
 
@@ -89,13 +93,22 @@ class FitsAnswer:
             buckets=tuple(map(bucket_facts, self.buckets)),
             parted=tuple(map(parted_facts, self.parted)),
             ranks=None if self.ranks is None else RanksFacts(**self.ranks.document(), words=self.ranks.words),
+            least_in_parts_bytes=answer.least_in_parts_bytes,
         )
 
 
 def choice_facts(choice: Choice) -> ChoiceFacts:
     """The facts of a way to train."""
     bound = choice.plan.claim.lower_bound if choice.name == answers.BEST else None
-    return ChoiceFacts(choice.name, choice.parts, choice.total_bytes, choice.solved.report.replay.time, bound)
+    origin = choice.plan.graph.origin
+    return ChoiceFacts(
+        choice.name,
+        choice.parts,
+        choice.total_bytes,
+        choice.solved.report.replay.time,
+        bound,
+        {} if origin is None else origin.parts,
+    )
 
 
 def bucket_facts(bucket: Bucket) -> BucketFacts:
@@ -301,6 +314,8 @@ class _Asked:
             assumed.append(f"PyTorch can use {format_bytes(card.memory_bytes)} of the card, if nothing else does")
         if fits.need.reserved is None:
             assumed.append("an allocator leaves no gaps between tensors")
+        if fits.choice(answers.IN_PARTS) is not None:
+            assumed.append(_OF_PARTS)
         title = self.chosen(step).title
         return FitsAnswer(step.title, card, title, step.sizes, tuple(assumed), advice, step.by_sheet, fits)
 
@@ -317,7 +332,8 @@ def _need(step: Captured, chosen: Optimizer, context_bytes: int) -> Need:
         from remat_cli.frontends.torch.measure.allocator import least_limit
 
         reserved = partial(least_limit, captured=step.captured, state_bytes=state)
-    return Need(graph, fixed, context_bytes, chosen.workspace_bytes(step.updated), reserved, step.eager)
+    workspace_bytes = chosen.workspace_bytes(step.updated)
+    return Need(graph, fixed, context_bytes, workspace_bytes, reserved, step.eager, step.with_regions)
 
 
 _SHOWN = 3
@@ -332,7 +348,8 @@ def _advice(answer: Fits, step: Captured, asked: Model, optimizer_name: str) -> 
     tightest = min(answer.choices, key=lambda choice: choice.total_bytes)
     parts, trained = tightest.parts, [p for p in step.updated if p.trained]
     changes = []
-    if asked.length is not None or "tokens" in step.sizes:
+    in_parts = answer.choice(answers.IN_PARTS)
+    if in_parts is None and (asked.length is not None or "tokens" in step.sizes):
         changes.append(
             (parts.get(Part.LOSS.value, 0), "are logits and loss: compute the loss for a part of the tokens at a time")
         )

@@ -76,6 +76,7 @@ class Captured:
         by: The sizes that can be changed, what each is now, and the most that the model takes.
         ranks: How it is divided over ranks, of which the graph is the step of one; None for one.
         captured: The graph without the collectives that were added to it; None if none were.
+        with_regions: Adds the regions that may run in parts to the graph; None if none are known besides its own.
     """
 
     title: str
@@ -93,6 +94,7 @@ class Captured:
     by: tuple[tuple[str, int, int | None], ...] = ()
     ranks: Ranks | None = None
     captured: Graph | None = None
+    with_regions: Callable[[Graph], Graph] | None = None
 
     @property
     def updated(self) -> tuple[Parameter, ...]:
@@ -234,7 +236,9 @@ def _captured(
 ) -> Captured:
     """The graph of what ``build`` returns, with its parameters as they were when it was built."""
     from remat_cli.frontends.torch.blocks import export_by_blocks
+    from remat_cli.frontends.torch.measure.costs import cost_model
     from remat_cli.frontends.torch.named import contents
+    from remat_cli.frontends.torch.regions import with_regions
 
     seen: list[tuple[Mapping[str, Parameter], int]] = []
     ranks = asked.ranks
@@ -260,6 +264,10 @@ def _captured(
     assumed = [exported.few] if exported.few else []
     if isinstance(exported.eager, CaptureFailed):
         assumed.append(f"no recomputation takes what the captured step takes: {exported.eager.message}")
+
+    def offering(graph: Graph) -> Graph:
+        return with_regions(graph, cost_model(cost, "cpu", tell).cost)
+
     step = Captured(
         title,
         graph,
@@ -270,6 +278,7 @@ def _captured(
         (*assumed, *_of_kernels(graph)),
         by_sheet=cost != "flops",
         eager=exported.eager if isinstance(exported.eager, Graph) else None,
+        with_regions=offering if ranks is None else None,
     )
     return step if ranks is None else _of_rank(step, ranks)
 

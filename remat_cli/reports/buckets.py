@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat_cli.reports.table import Column, Table, each
@@ -25,6 +25,7 @@ class ChoiceFacts:
         total_bytes: All bytes that it takes from the device.
         cost: What a step costs, in the unit of the graph.
         lower_bound: No plan within the memory costs less; None if nothing is known.
+        regions: In how many parts regions run, by their ids; none if all operations are whole.
     """
 
     name: str
@@ -32,6 +33,7 @@ class ChoiceFacts:
     total_bytes: int
     cost: float
     lower_bound: float | None
+    regions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

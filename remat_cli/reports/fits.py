@@ -86,8 +86,9 @@ class FitsFacts:
         base_cost: What a step costs without recomputation.
         choices: Ways to train.
         missing: Why a way to train was not found, by its name.
-        least_bytes: No plan in ``scope`` takes less from the device.
+        least_bytes: No plan in ``scope``, of whole operations, takes less from the device.
         scope: The plans for which that is proven.
+        least_in_parts_bytes: No plan takes less, with any region in any number of parts; None if no regions are known.
         assumptions: What was assumed, in sentences.
         advice: What would free memory, in bytes and in words, the most first.
         largest: The largest batch and the longest sequences, by what grows.
@@ -115,12 +116,25 @@ class FitsFacts:
     buckets: tuple[BucketFacts, ...] = ()
     parted: tuple[PartedFacts, ...] = ()
     ranks: RanksFacts | None = None
+    least_in_parts_bytes: int | None = None
 
     @property
     def chosen(self) -> ChoiceFacts | None:
         """The cheapest way to train that fits; None if none was found."""
         fitting = [choice for choice in self.choices if choice.total_bytes <= self.memory_bytes]
         return min(fitting, key=lambda choice: choice.cost, default=None)
+
+    @property
+    def floor_bytes(self) -> int:
+        """No plan takes less from the device, of whole operations, or with regions in parts."""
+        return (
+            self.least_bytes if self.least_in_parts_bytes is None else min(self.least_bytes, self.least_in_parts_bytes)
+        )
+
+    @property
+    def impossible(self) -> bool:
+        """Whether it is proven that no plan fits."""
+        return self.floor_bytes > self.memory_bytes
 
     def over(self, cost: float) -> float:
         """A cost over that without recomputation, as a share."""
@@ -178,7 +192,7 @@ def model_words(facts: FitsFacts) -> str:
 
 def details(facts: FitsFacts) -> list[tuple[str, str]]:
     """What is proven, missing, largest and assumed, each with a label."""
-    rows = [("at least", _floor(facts)), *facts.missing.items()]
+    rows = [("at least", _floor(facts)), *_floor_in_parts(facts), *facts.missing.items()]
     told = {"batches": what_the_time_decided(facts.buckets), "one plan": what_one_plan_covers(facts.buckets)}
     rows += [(name, words) for name, words in told.items() if words]
     rows += [("in parts", best_words(facts.parted))] if facts.parted else []
@@ -189,9 +203,9 @@ def details(facts: FitsFacts) -> list[tuple[str, str]]:
 def verdict(facts: FitsFacts) -> tuple[str, str, str]:
     """Yes, no or unknown; why; and its look."""
     chosen, memory = facts.chosen, format_bytes(facts.memory_bytes)
-    if chosen is None and facts.least_bytes > facts.memory_bytes:
-        short = format_bytes(facts.least_bytes - facts.memory_bytes)
-        least = format_bytes(facts.least_bytes)
+    if chosen is None and facts.impossible:
+        short = format_bytes(facts.floor_bytes - facts.memory_bytes)
+        least = format_bytes(facts.floor_bytes)
         return "no", f"no plan fits, since each takes {least} or more, {short} too much for {memory}", "bold red"
     if chosen is None:
         nearest = min(facts.choices, key=lambda choice: choice.total_bytes)
@@ -206,7 +220,25 @@ def verdict(facts: FitsFacts) -> tuple[str, str, str]:
         if chosen.lower_bound is None
         else f"; no plan costs less than +{percent_over(facts.over(chosen.lower_bound))}"
     )
+    if chosen.regions:
+        return "yes", f"with {_in_parts(chosen)} it takes {takes} of {memory}, at +{over}{_whole(facts)}", "bold green"
     return "yes", f"with recomputation ({chosen.name}) it takes {takes} of {memory}, at +{over}{bound}", "bold green"
+
+
+def _in_parts(choice: ChoiceFacts) -> str:
+    """``the loss in 8 parts and hidden in 2``."""
+    words = [f"{'the ' if name == 'loss' else ''}{name} in {count} parts" for name, count in choice.regions.items()]
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _whole(facts: FitsFacts) -> str:
+    """What whole operations need, where the cheapest way to train has regions in parts."""
+    fitting = [one for one in facts.choices if not one.regions and one.total_bytes <= facts.memory_bytes]
+    if fitting:
+        return f"; with whole operations +{percent_over(facts.over(min(one.cost for one in fitting)))}"
+    if facts.least_bytes > facts.memory_bytes:
+        return f"; with whole operations no plan fits, since each takes {format_bytes(facts.least_bytes)} or more"
+    return "; with whole operations none was found"
 
 
 def _speed(facts: FitsFacts) -> list[tuple[str, str]]:
@@ -262,6 +294,13 @@ def _floor(facts: FitsFacts) -> str:
     return f"{format_bytes(facts.least_bytes)}: proven for every plan {proof}, with whole operations"
 
 
+def _floor_in_parts(facts: FitsFacts) -> list[tuple[str, str]]:
+    if facts.least_in_parts_bytes is None:
+        return []
+    least = format_bytes(facts.least_in_parts_bytes)
+    return [("with parts", f"{least}: proven for every plan, with regions in any number of parts")]
+
+
 def _largest(one: Largest) -> str:
     whole = one.found == one.most
     found = f"{one.found:,}, all that the model takes," if whole else f"{'' if one.exact else 'about '}{one.found:,}"
@@ -286,9 +325,10 @@ def fits_document(facts: FitsFacts) -> dict[str, Any]:
         "card": facts.card,
         "memory": facts.memory_bytes,
         "context": facts.context_bytes,
-        "fits": None if chosen is None and facts.least_bytes <= facts.memory_bytes else chosen is not None,
+        "fits": None if chosen is None and not facts.impossible else chosen is not None,
         "chosen": None if chosen is None else chosen.name,
         "least_memory": facts.least_bytes,
+        "least_memory_in_parts": facts.least_in_parts_bytes,
         "scope": facts.scope.value,
         "cost_unit": facts.cost_unit,
         "no_remat_cost": facts.base_cost,
@@ -300,6 +340,7 @@ def fits_document(facts: FitsFacts) -> dict[str, Any]:
                 "cost": choice.cost,
                 "lower_bound": choice.lower_bound,
                 "fits": choice.total_bytes <= facts.memory_bytes,
+                "regions": dict(choice.regions),
             }
             for choice in facts.choices
         ],

@@ -12,7 +12,20 @@ from remat_cli.frontends.torch.measure.allocator import LIBRARY_BYTES, least_lim
 from remat_cli.frontends.torch.measure.memory import with_workspaces
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.memory_parts import Part, parts_of_values
-from remat_cli.planning.fits import BEST, BLOCKS, LEAST, UPDATE, WITHOUT, Need, choice_of, fits, usual
+from remat_cli.planning.fits import (
+    BEST,
+    BLOCKS,
+    IN_PARTS,
+    LEAST,
+    UPDATE,
+    WITHIN,
+    WITHOUT,
+    Need,
+    choice_of,
+    fits,
+    usual,
+)
+from remat_cli.reports.fits import fits_document, fits_markdown
 
 STEP = """
 import torch
@@ -259,6 +272,36 @@ def test_fit_and_run_of_the_plan_that_is_named_keep_its_numbers(text, tmp_path) 
     remat.fit(module, tuple(tensors), predicted, loss=loss[0] if loss else None, cache="", options=limits)
     trained(lambda *given: total(module(*given)))
     assert trained(lambda *given: total(module(*given))) <= 1.01 * predicted
+
+
+def test_a_step_that_fits_in_parts_alone_is_told_so(step) -> None:
+    answer = answer_of(step)
+    need = replace(answer.fits.need, context_bytes=0, reserved=None)
+    limits = remat.SolveOptions(time_limit_s=10, threads=1)
+    least = replace(answer.fits, need=need).least_bytes - CONTEXT
+    found = fits(need, least - 8_000_000, limits)
+    chosen = found.chosen
+    assert chosen.name == IN_PARTS
+    assert found.choice(BEST) is None
+    assert found.least_in_parts_bytes <= chosen.total_bytes <= found.memory_bytes < found.least_bytes
+    assert chosen.solved.report.valid
+    assert chosen.parts[WITHIN] > 0
+    assert sum(chosen.parts.values()) == chosen.total_bytes
+    parts = chosen.plan.graph.origin.parts
+    assert "loss" in parts
+    told = replace(answer, fits=found)
+    text = fits_markdown(told.facts())
+    assert f"the loss in {parts['loss']} parts" in text
+    assert "with whole operations no plan fits, since each takes" in text
+    assert IN_PARTS in text
+    document = fits_document(told.facts())
+    assert document["fits"] is True
+    assert document["chosen"] == IN_PARTS
+    assert document["choices"][[choice.name for choice in found.choices].index(IN_PARTS)]["regions"] == parts
+    assert document["least_memory_in_parts"] == found.least_in_parts_bytes
+    impossible = fits(need, found.least_in_parts_bytes - 1, limits)
+    assert impossible.chosen is None
+    assert impossible.impossible
 
 
 def test_what_is_not_known_of_kernels_is_assumed(step, tmp_path) -> None:

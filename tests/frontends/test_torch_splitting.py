@@ -54,7 +54,7 @@ class Block(nn.Module):
 
 
 class Language(nn.Module):
-    """A small language model, with its loss."""
+    """A small language model, with its loss, of the words themselves or, as in Transformers, of those that follow."""
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class Language(nn.Module):
         weight=None,
         after="nothing",
         padding=None,
+        follows=False,
     ):
         super().__init__()
         self.words = nn.Embedding(WORDS, WIDTH, padding_idx=padding)
@@ -73,11 +74,14 @@ class Language(nn.Module):
         self.head = nn.Linear(WIDTH, WORDS, bias=gated)
         if not gated:
             self.head.weight = self.words.weight
-        self.smoothing, self.logits, self.reduction, self.after = smoothing, logits, "mean", after
+        self.smoothing, self.logits, self.reduction = smoothing, logits, "mean"
+        self.after, self.follows = after, follows
         self.register_buffer("weight", weight)
 
     def forward(self, words, targets):
         logits = self.head(self.blocks(self.words(words)))
+        if self.follows:
+            targets = nn.functional.pad(targets, (0, 1), value=3)[..., 1:].contiguous()
         loss = nn.functional.cross_entropy(
             logits.view(-1, WORDS),
             targets.view(-1),
@@ -105,7 +109,7 @@ EXACT = [kind for kind in KINDS if kind != "autocast"]
 
 
 @functools.cache
-def graph_of(kind="gpt", dtype=torch.float64, cost="flops", reduction="mean", **options):
+def graph_of(kind="gpt", dtype=torch.float64, cost="flops", reduction="mean", shape=(BATCH, LENGTH), **options):
     """The graph of a language model with the regions that it offers."""
 
     def build():
@@ -113,7 +117,6 @@ def graph_of(kind="gpt", dtype=torch.float64, cost="flops", reduction="mean", **
         model.reduction = reduction
         if kind == "autocast":
             model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
-        shape = BATCH, LENGTH
         return model, (torch.randint(0, WORDS, shape), torch.randint(0, WORDS, shape))
 
     return export_model(build, kind, "torch:language.py:build", cost=cost, split=True)
@@ -172,6 +175,19 @@ def test_the_sum_of_losses_is_divided_as_well():
     divided = split(graph, {"loss": 4})
     results, _ = ran(divided, whole(divided))
     assert all((a - b).abs().max() <= 1e-12 * b.abs().max() for a, b in zip(results, wanted, strict=True))
+
+
+@pytest.mark.parametrize("shape", [(1, 30), (2, 15), (1, 16), (1, 64), (2, 8)], ids=str)
+@pytest.mark.parametrize("kind", ["gpt", "llama"])
+def test_rows_are_found_however_many_there_are(kind, shape):
+    """Of one sequence, targets are a view; as many rows as a layer is wide, or as it is wide inside, are no others."""
+    graph = graph_of(kind, shape=shape, follows=True)
+    assert [(region.id, len(region.operations)) for region in graph.splits] == [("hidden", 4), ("loss", 2)]
+    wanted, _ = ran(graph, whole(graph))
+    divided = split(graph, {"loss": 4, "hidden": 2})
+    results, most = ran(divided, whole(divided))
+    assert all((a - b).abs().max() <= 1e-12 * b.abs().max() for a, b in zip(results, wanted, strict=True))
+    assert most == peak(divided, range(len(divided.nodes)))
 
 
 def test_in_float32_sums_differ_by_no_more_than_their_order_explains():

@@ -1,6 +1,7 @@
 """``remat fits`` on configurations of Transformers: what training takes, as measured, and what is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,9 +11,13 @@ from trainable import step_bytes
 import remat_cli as remat
 from remat_cli.frontends.torch.export import export_model
 from remat_cli.frontends.torch.families import sized_graph
+from remat_cli.frontends.torch.measure.costs import cost_model
+from remat_cli.frontends.torch.measure.memory import with_workspaces
+from remat_cli.frontends.torch.measure.part_workspaces import part_workspaces
 from remat_cli.frontends.torch.named import NameOptions, named_model
+from remat_cli.frontends.torch.regions import with_regions
 from remat_cli.plan.replay import replay
-from remat_cli.planning.fits import BLOCKS, WITHOUT
+from remat_cli.planning.fits import BLOCKS, IN_PARTS, WITHOUT, fits
 from remat_cli.planning.lengths import covered
 
 CONFIGURATIONS = {
@@ -134,6 +139,51 @@ def test_the_peak_is_the_measured_one(named, name, options):
     model, batch = named_model(source, NameOptions(**options)).build()
     measured = step_bytes(lambda: model(**batch).loss.backward(), model, batch.values())
     assert measured == pytest.approx(predicted, rel=0.01)
+
+
+class LossAlone(torch.nn.Module):
+    """A model that keeps its logits to itself, so that they may be made in parts."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, **batch):
+        return self.model(**batch).loss
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_a_plan_with_the_loss_in_parts_keeps_its_numbers(named, name, dtype):
+    options = {"batch": 8, "length": 128, "dtype": dtype}
+    layers = {"gpt2": "n_layer", "llama": "num_hidden_layers"}[name]
+    source = named(name, **dict.fromkeys(NO_DROPOUT.get(name, ()), 0.0), vocab_size=4000, **{layers: 2})
+    need = answer_of(source, optimizer="none", **options).fits.need
+    costs = cost_model("flops")
+    # Of this CPU: with the workspace of its kernels, and without the gaps of CUDA's allocator.
+    need = replace(
+        need,
+        graph=with_workspaces(need.graph),
+        context_bytes=0,
+        reserved=None,
+        with_regions=lambda graph: with_regions(graph, costs.cost, part_workspaces),
+    )
+    limits = remat.SolveOptions(time_limit_s=10, threads=1)
+    found = fits(need, need.graph.fixed_memory + 14_000_000, limits)
+    assert found.chosen.name == IN_PARTS
+    assert found.least_bytes > found.memory_bytes >= found.least_in_parts_bytes
+    predicted = found.chosen.total_bytes
+    assert "loss" in found.chosen.plan.graph.origin.parts
+    model, batch = named_model(source, NameOptions(**options)).build()
+    model = LossAlone(model)
+    remat.fit(model, dict(batch), predicted, split=True, cache="", cost="flops", options=limits)
+    assert "loss in " in remat.fitted(model).regions
+    measured = step_bytes(lambda: model(**batch).backward(), model, batch.values())
+    assert measured <= 1.01 * predicted
+    ran = remat.run_plan(found.chosen.plan, steps=1)
+    assert ran.as_expected
+    assert ran.memory.predicted == predicted
+    assert ran.memory.measured == ran.memory.predicted_without_workspace
 
 
 def test_adapters_alone_are_trained_and_their_layers_are_known(named):

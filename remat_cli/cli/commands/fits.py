@@ -80,7 +80,8 @@ def command(source: str, gpu: str, **options: Any) -> int:
     (zoo:NAME), or the file of a graph. Weights take no memory, and nothing runs.
 
     The answer is yes or no, with a table of the memory by what it is for: without recomputation, with every block
-    recomputed, with the best plan, and with the plan that needs the least.
+    recomputed, with the best plan, with the best one that may run the loss and other regions in parts, and with the
+    plan that needs the least.
     """
     from remat_cli.api.memory import CONTEXT, fits
     from remat_cli.api.showing import formatted
@@ -108,4 +109,4 @@ def command(source: str, gpu: str, **options: Any) -> int:
         out.report(str(text))
     if facts.chosen is not None:
         return ExitCode.OK
-    return ExitCode.NO if facts.least_bytes > facts.memory_bytes else ExitCode.LIMIT
+    return ExitCode.NO if facts.impossible else ExitCode.LIMIT

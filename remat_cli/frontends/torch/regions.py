@@ -35,7 +35,7 @@ from remat_cli.graph.splitting import waits_in_a_circle
 _MENU = (2, 4, 8, 16, 32, 64)
 """Numbers of parts that are offered."""
 _WIDE = 1.25
-"""A value is wide if it has so many times the bytes of the usual one. Untuned."""
+"""A value is wide if it has so many times the numbers of the usual one. Untuned."""
 _LEAST_SHARE = 0.01
 """A region is offered if it spares at least this share of all values of the graph together. Untuned."""
 _PRODUCTS = frozenset({"aten.mm.default", "aten.addmm.default", "aten.convolution.default"})
@@ -170,12 +170,8 @@ class _Divided:
         divider, nodes = Divider(step, rows, device), set[int]()
         with without_data():
             for index in range(len(step.operations)):
-                try:
-                    call = divider.call(index)
-                except NotDivisible:
-                    continue
-                made = {number: state for number, _, state in call.made}
-                if any(isinstance(state, Rows | Summed) for state in made.values()):
+                made = divider.states(index)
+                if made is not None and any(isinstance(state, Rows | Summed) for state in made.values()):
                     nodes.add(index)
                     divider.made |= {n: state for n, state in made.items() if isinstance(state, Rows)}
         return cls(step, rows, frozenset(nodes), frozenset(divider.made))
@@ -202,7 +198,7 @@ def _components(divided: _Divided) -> list[_Component]:
     for joined in members.values():
         forward = _closed(divided, {node for node in joined if node < step.tangents})
         backward = _closed(divided, {node for node in joined if node > step.tangents})
-        if forward is None or backward is None:
+        if not forward or backward is None:  # wide values of the backward pass alone, as joined gradients, die soon
             continue
         repeats = _repeats(graph, wide, forward, backward)
         passes = tuple(sorted(forward)), tuple(sorted(backward)), tuple(sorted(repeats))
@@ -212,9 +208,9 @@ def _components(divided: _Divided) -> list[_Component]:
 
 
 def _wide_values(divided: _Divided) -> set[int]:
-    """Values larger than the usual one, which only nodes read that can be divided."""
+    """Values of more numbers than the usual one, which only nodes read that can be divided."""
     step, graph = divided.step, divided.step.graph
-    usual = _usual_bytes(divided)
+    usual = _usual_numbers(divided)
     if usual is None:
         return set()
     returned = {
@@ -226,7 +222,7 @@ def _wide_values(divided: _Divided) -> set[int]:
     return {
         value
         for value in divided.values
-        if graph.size[value] > _WIDE * usual
+        if _numbers(step, value) > _WIDE * usual
         and graph.producer[value] in divided.nodes
         and graph.readers[value]
         and value not in returned
@@ -234,18 +230,19 @@ def _wide_values(divided: _Divided) -> set[int]:
     }
 
 
-def _usual_bytes(divided: _Divided) -> int | None:
-    """The size that most values of the forward pass have; the largest size is none, nor is a number for each row."""
+def _usual_numbers(divided: _Divided) -> int | None:
+    """How many numbers most products of the forward pass read or return, of several equally many the fewest."""
     step, graph = divided.step, divided.step.graph
-    sizes: Counter[int] = Counter()
-    for value in divided.values:
-        if graph.producer[value] < step.tangents:
-            [tensor] = step.tensors(value)
-            if math.prod(tensor.spec.shape) > divided.rows:
-                sizes[graph.size[value]] += 1
-    sizes.pop(max(sizes, default=0), None)
-    most = max(sizes.values(), default=0)
-    return min((size for size, count in sizes.items() if count == most), default=None)
+    products = [i for i in divided.nodes if i < step.tangents and step.operations[i].call in _PRODUCTS]
+    values = [v for i in products for v in (*graph.nodes[i].inputs, *graph.values_of(i)) if v in divided.values]
+    counts = Counter(_numbers(step, value) for value in values)
+    most = max(counts.values(), default=0)
+    return min((numbers for numbers, count in counts.items() if count == most), default=None)
+
+
+def _numbers(step: Step, value: int) -> int:
+    [tensor] = step.tensors(value)
+    return math.prod(tensor.spec.shape)
 
 
 def _closed(divided: _Divided, nodes: set[int]) -> set[int] | None:

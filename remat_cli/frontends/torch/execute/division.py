@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 from remat_cli.errors import RematError
@@ -14,7 +14,6 @@ from remat_cli.frontends.aten.division_rules import (
     WHOLE,
     Asked,
     Operand,
-    RowCount,
     Rows,
     State,
     Summed,
@@ -39,6 +38,8 @@ _ADDED_WIDER = ("float16", "bfloat16")
 _OVERFLOWING = "float16"
 """A mean is a sum in parts, and that of numbers of this type may be infinite though their mean is not."""
 
+_STORED = ("parameter", "buffer")
+
 EMBEDDING_GRADIENT = "aten.embedding_dense_backward.default"
 ADDED_IN_PLACE = "aten.mm.default"
 """The operator whose results are added to a sum by its own kernel."""
@@ -50,9 +51,9 @@ class NotDivisible(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some rows of a tensor that is divided."""
+    """Some rows of a tensor that is divided; a view is one of whole tensors."""
 
-    tensor: Value | Place
+    tensor: Value | Place | View
     rows: Rows
 
 
@@ -98,11 +99,20 @@ class TargetsWeight:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """An expression for a tensor: the whole tensor without data, how it is divided, and the expression for a part."""
+    """An expression for a tensor.
+
+    Attributes:
+        tensor: The whole tensor without data.
+        state: How it is divided.
+        expression: The expression for a part.
+        others: Other ways to divide it, if it comes from outside: it may be whole, though it has a dimension of as many
+            as there are rows.
+    """
 
     tensor: Any
     state: State
     expression: Any
+    others: tuple[_Known, ...] = ()
 
 
 @dataclass(slots=True)
@@ -121,6 +131,34 @@ class Divider:
     device: str
     made: dict[int, State] = field(default_factory=dict)
     _constants: dict[int, Tensor] = field(default_factory=dict)
+    _by_form: dict[Any, tuple[State, ...] | None] = field(default_factory=dict)
+
+    def states(self, node: int) -> Mapping[int, State] | None:
+        """How a node divides its values, see :meth:`call`; None if it cannot. Nodes of equal form are tried once."""
+        operation, reads = self.step.operations[node], self.step.graph.nodes[node].inputs
+        form = self._form((*operation.args, *operation.kwargs.items()), reads), operation.call, operation.values
+        if form not in self._by_form:
+            try:
+                self._by_form[form] = tuple(state for _, _, state in self.call(node).made)
+            except NotDivisible:
+                self._by_form[form] = None
+        states = self._by_form[form]
+        return None if states is None else dict(zip(self.step.graph.values_of(node), states, strict=True))
+
+    def _form(self, argument: Any, reads: Sequence[int]) -> Any:
+        """Equal for arguments of equal forms that are divided in the same way."""
+        match argument:
+            case tuple():
+                return tuple(self._form(item, reads) for item in argument)
+            case View(call, args, kwargs, item):
+                return call, self._form((*args, *kwargs.items()), reads), item
+            case Input(position, part):
+                return self._form(Value(reads[position], part), reads)
+            case Value(number, part):
+                return self.step.tensors(number)[part], self.made.get(number)
+            case Place(number):
+                return self.step.places[number].spec, self.step.places[number].kind
+        return argument
 
     def call(self, node: int) -> PartCall:
         """The call of a node for a part, given how the values that it reads are divided.
@@ -138,7 +176,10 @@ class Divider:
         kwargs = {key: self._argument(argument, reads) for key, argument in operation.kwargs.items()}
         specs = {tensors[0].item: tensors[0].spec for tensors in operation.values}
         whole = tensors_in(self._returned(operation.call, args, kwargs))
-        found = self._rule(operation.call, args, kwargs, [tuple(tensor.shape) for _, tensor in whole])
+        shapes = [tuple(tensor.shape) for _, tensor in whole]
+        ways = _ways(args, kwargs)
+        tried = ((self._rule(operation.call, *way, shapes), *way) for way in ways)
+        found, args, kwargs = next((one for one in tried if one[0] is not None), (None, args, kwargs))
         if found is None:
             raise NotDivisible
         states = {item: state for (item, _), state in zip(whole, found.results, strict=True)}
@@ -195,7 +236,7 @@ class Divider:
                 return self._value(argument)
             case Place(number):
                 place = self.step.places[number]
-                return self._outer(argument, place.spec, divisible=place.kind not in {"parameter", "buffer"})
+                return self._outer(argument, place.spec, divisible=place.kind not in _STORED)
             case Constant(number):
                 if number not in self._constants:
                     import torch
@@ -215,28 +256,44 @@ class Divider:
     def _outer(self, expression: Value | Place, spec: Any, *, divisible: bool) -> _Known:
         """A tensor from outside. It is divided if its first dimensions are as many as there are rows."""
         tensor = empty_tensor(spec, self.device)
-        rows = leading_rows(spec.shape, self.rows) if divisible else None
-        if rows is None:
-            return _Known(tensor, WHOLE, expression)
-        if any(spec.stride[k] != spec.stride[k + 1] * spec.shape[k + 1] for k in range(rows.count - 1)):
-            raise NotDivisible  # its rows do not lie in memory one after another
-        return _Known(tensor, rows, Part(expression, rows))
+        whole = _Known(tensor, WHOLE, expression)
+        rows = self._rows(tensor) if divisible else None
+        return whole if rows is None else _Known(tensor, rows, Part(expression, rows), (whole,))
+
+    def _rows(self, tensor: Tensor) -> Rows | None:
+        """The first dimensions of a tensor from outside if they are as many as there are rows, one after another."""
+        rows, stride = leading_rows(tensor.shape, self.rows), tensor.stride()
+        if rows is None or any(stride[k] != stride[k + 1] * tensor.shape[k + 1] for k in range(rows.count - 1)):
+            return None
+        return rows
 
     def _view(self, view: View, reads: Sequence[int]) -> _Known:
         args = [self._argument(argument, reads) for argument in view.args]
         kwargs = {key: self._argument(argument, reads) for key, argument in view.kwargs.items()}
-        result = self._returned(view.call, args, kwargs)
-        tensors = tensors_in(result)
-        found = self._rule(view.call, args, kwargs, [tuple(tensor.shape) for _, tensor in tensors])
+        tensors = tensors_in(self._returned(view.call, args, kwargs))
         at = [item for item, _ in tensors].index(view.item)
-        if found is None:
-            if any(not isinstance(known.state, Whole) for known in _knowns([*args, *kwargs.values()])):
-                raise NotDivisible
-            return _Known(tensors[at][1], WHOLE, View(view.call, _all(args), _named(kwargs), view.item))
-        own = list(args)
-        for position, argument in found.arguments.items():
-            own[position] = argument
-        return _Known(tensors[at][1], found.results[at], View(view.call, _all(own), _named(kwargs), view.item))
+        tensor, shapes = tensors[at][1], [tuple(one.shape) for _, one in tensors]
+        ways = []
+        for own, named in _ways(args, kwargs):
+            found = self._rule(view.call, own, named, shapes)
+            for position, argument in found.arguments.items() if found is not None else ():
+                own[position] = argument
+            expression = View(view.call, _all(own), _named(named), view.item)
+            if found is not None:
+                ways.append(_Known(tensor, found.results[at], expression))
+            elif all(isinstance(known.state, Whole) for known in _knowns([*own, *named.values()])):
+                ways.append(_Known(tensor, WHOLE, expression))
+                rows = self._rows(tensor) if self._is_divisible(view) else None
+                if rows is not None:
+                    ways.append(_Known(tensor, rows, Part(expression, rows)))
+        if not ways:
+            raise NotDivisible
+        return replace(ways[0], others=tuple(ways[1:]))
+
+    def _is_divisible(self, view: View) -> bool:
+        """Whether a view is of no parameters or buffers, whose dimensions are no rows."""
+        places = [one.number for one in tensors_read([view]) if isinstance(one, Place)]
+        return not any(self.step.places[number].kind in _STORED for number in places)
 
 
 def _can_be_added(dtype: str, state: Summed) -> bool:
@@ -458,6 +515,18 @@ def _knowns(arguments: Sequence[Any]) -> Iterator[_Known]:
             yield argument
 
 
+def _ways(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """The arguments of a call in every way to divide those that may be divided otherwise, the first ones first."""
+    several = list({id(known): known for known in _knowns([*args, *kwargs.values()]) if known.others}.values())
+    for chosen in product(*((known, *known.others) for known in several)):
+        instead = {id(known): one for known, one in zip(several, chosen, strict=True)}
+
+        def chosen_of(known: _Known, instead: Mapping[int, _Known] = instead) -> _Known:
+            return instead.get(id(known), known)
+
+        yield [_mapped(one, chosen_of) for one in args], {key: _mapped(one, chosen_of) for key, one in kwargs.items()}
+
+
 def _mapped(argument: Any, change: Any) -> Any:
     if isinstance(argument, list | tuple):
         return [_mapped(item, change) for item in argument]
@@ -482,29 +551,6 @@ def _all(arguments: Sequence[Any]) -> tuple[Any, ...]:
 
 def _named(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _expressed(argument) for key, argument in arguments.items()}
-
-
-def evaluated(argument: Any, tensor: Any, rows: int) -> Any:
-    """An argument of a call for a part of ``rows`` rows, as an operator takes it.
-
-    Args:
-        argument: The argument.
-        tensor: The tensor for a part, a value of an earlier call, a place or a constant.
-        rows: Rows of the part.
-    """
-    match argument:
-        case RowCount():
-            return rows
-        case View():
-            args = [evaluated(one, tensor, rows) for one in argument.args]
-            kwargs = {key: evaluated(one, tensor, rows) for key, one in argument.kwargs.items()}
-            result = operator_named(argument.call)(*args, **kwargs)
-            return result if argument.item is None else result[argument.item]
-        case list() | tuple():
-            return [evaluated(item, tensor, rows) for item in argument]
-        case Part() | Value() | Place() | Constant():
-            return tensor(argument)
-    return argument
 
 
 def part_of(tensor: Tensor, rows: Rows, start: int, count: int) -> Tensor:

@@ -121,7 +121,8 @@ class Trial:
             case Value(number) if number in self._made:
                 return self._made[number]
             case Part(tensor, rows):
-                return self._placeholder(part_of(self._outer(tensor), rows, 0, self._size))
+                whole = self._argument(tensor).meta["val"]
+                return self._placeholder(part_of(whole, rows, 0, self._size))
             case Value() | Place() | Constant():
                 return self._placeholder(self._outer(argument))
             case View():
