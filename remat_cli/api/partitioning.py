@@ -59,7 +59,7 @@ class RematPartitioner(Partitioner):
     ) -> None:
         if isinstance(plan, Plan | Solved | Path) or (isinstance(plan, str) and plan.endswith((".json", ".yaml"))):
             given = as_plan(plan)
-            find, refuse = finder_of(given)
+            find, refuse = finder_of(given, compiler="inductor")
             super().__init__(_for_partitioner(find), refuse, _digest(given))
             return
         asked, kept = as_training_budget(plan, "plan"), as_size(reserve, "reserve")

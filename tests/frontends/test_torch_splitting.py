@@ -25,6 +25,7 @@ from remat_cli.frontends.torch.measure.benches import result_names
 from remat_cli.frontends.torch.measure.memory import live_storages
 from remat_cli.frontends.torch.measure.operations import place_tensors
 from remat_cli.graph.document import parse_document
+from remat_cli.graph.io import graph_from_document
 from remat_cli.graph.splitting import split
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.io import plan_from_document, plan_to_document
@@ -182,7 +183,7 @@ def test_the_sum_of_losses_is_divided_as_well():
 def test_rows_are_found_however_many_there_are(kind, shape):
     """Of one sequence, targets are a view; as many rows as a layer is wide, or as it is wide inside, are no others."""
     graph = graph_of(kind, shape=shape, follows=True)
-    assert [(region.id, len(region.operations)) for region in graph.splits] == [("hidden", 4), ("loss", 2)]
+    assert [(region.id, len(region.operations)) for region in graph.splits] == [("hidden", 4), ("loss", 1)]
     wanted, _ = ran(graph, whole(graph))
     divided = split(graph, {"loss": 4, "hidden": 2})
     results, most = ran(divided, whole(divided))
@@ -405,6 +406,31 @@ def test_without_the_option_graphs_offer_nothing_and_other_compilers_are_refused
     assert run(["export", "zoo:vgg16", "--split", "-o", graph]) == 2
 
 
+@pytest.mark.parametrize(("key", "title"), [("jax", "JAX"), ("tf", "TensorFlow")])
+def test_frameworks_that_run_whole_operations_name_the_parts_of_a_plan(key, title):
+    document = {
+        "schema": "remat-graph/1",
+        "name": "step",
+        "metadata": {"frontend": key, "version": 1},
+        "nodes": [
+            {"id": "x", "inputs": [], "cost": 1, "memory": 4},
+            {"id": "y", "inputs": ["x"], "cost": 1, "memory": 4},
+        ],
+        "splits": [
+            {
+                "id": "loss",
+                "along": "tokens",
+                "parts": [4],
+                "operations": [{"id": "both", "nodes": ["x", "y"], "cost": [2], "workspace": [1]}],
+            }
+        ],
+    }
+    graph = graph_from_document(parse_document(json.dumps(document), "graph"))
+    with pytest.raises(UsageError, match=f"{title} runs operations whole, .* loss in 4 parts of the tokens") as caught:
+        remat.run_plan(plan_in_parts(graph, {"loss": 4}))
+    assert "split=False" in str(caught.value.hint)
+
+
 def test_the_plan_counts_the_workspace_of_the_parts():
     graph = split(graph_of(), {"loss": 8})
     least = peak(without_workspace(graph), range(len(graph.nodes)))
@@ -602,3 +628,12 @@ def test_a_parameter_with_as_many_numbers_as_there_are_rows_is_none_of_the_rows(
         one(*batch).backward()
     for one, wanted in zip(model.parameters(), other.parameters(), strict=True):
         assert (one.grad - wanted.grad).abs().max() <= 1e-12 * wanted.grad.abs().max()
+
+
+def test_inductor_refuses_plans_in_parts_before_anything_is_compiled():
+    plan = plan_in_parts(graph_of(), {"loss": 4, "hidden": 2})
+    said = "Inductor joins whole operations, .* has (loss|hidden) in . parts of the 30 rows, "
+    for refused in (lambda: remat.remat_backend(plan, compiler="inductor"), lambda: remat.RematPartitioner(plan)):
+        with pytest.raises(UsageError, match=said) as caught:
+            refused()
+        assert 'compiler="eager"' in str(caught.value.hint)

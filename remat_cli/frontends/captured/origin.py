@@ -8,6 +8,7 @@ from typing import Any
 from remat_cli.errors import UsageError, Worded
 from remat_cli.graph.model import Graph
 from remat_cli.graph.quoting import quote
+from remat_cli.graph.splitting import parts_words
 from remat_cli.printable import printable
 
 
@@ -22,6 +23,7 @@ class Frontend:
             Python package, and the key of the version in metadata.
         version: Version of the format of payloads and metadata.
         forced: What may happen if a graph runs that was exported for another version or device.
+        divides: Whether it runs regions in parts.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Frontend:
     distribution: str
     version: int
     forced: str
+    divides: bool = False
 
     def framework_version(self) -> str:
         """Version of the framework, which is here."""
@@ -55,7 +58,7 @@ class Frontend:
         """Check that this frontend made a graph.
 
         Raises:
-            UsageError: If it did not, or another version of remat made it.
+            UsageError: If it did not, or another version of remat made it, or regions are in parts and it runs none so.
         """
         metadata: Any = graph.metadata
         if not isinstance(metadata, dict) or metadata.get("frontend") != self.name:
@@ -65,6 +68,11 @@ class Frontend:
             )
         if metadata.get("version") != self.version:
             raise UsageError(f"the graph {graph.name} was made for another version of remat", hint="export it again")
+        if graph.origin is not None and not self.divides:
+            raise UsageError(
+                f"{self.title} runs operations whole, and the plan has {parts_words(graph)}",
+                hint=Worded("solve with SolveOptions(split=False)", "solve the graph with --no-split"),
+            )
 
     def made_with(self, graph: Graph) -> tuple[str | None, str | None]:
         """Version of the framework that a graph was exported with, and the device; None where it does not say.

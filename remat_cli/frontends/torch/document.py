@@ -41,7 +41,9 @@ from remat_cli.graph.quoting import quote
 from remat_cli.graph.splitting import made_ahead
 from remat_cli.printable import printable
 
-FRONTEND = Frontend("torch", "PyTorch", "torch", version=1, forced="operators may be missing or do something else")
+FRONTEND = Frontend(
+    "torch", "PyTorch", "torch", version=1, forced="operators may be missing or do something else", divides=True
+)
 
 
 @dataclass(frozen=True, slots=True)

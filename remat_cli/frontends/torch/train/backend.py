@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
-from remat_cli.errors import CaptureFailed, UsageError
+from remat_cli.errors import CaptureFailed, UsageError, Worded
 from remat_cli.frontends.messages import warn
 from remat_cli.frontends.torch.capture.capture import Captured, no_model
 from remat_cli.frontends.torch.capture.lower import lower
@@ -36,7 +36,7 @@ from remat_cli.frontends.torch.train.padding import followed
 from remat_cli.frontends.torch.train.watched_step import CompiledGraph, Interface, ReplannedGraph, Rerun, WatchedStep
 from remat_cli.frontends.torch.types import FxNode, GraphModule, Tensor
 from remat_cli.graph.model import Graph
-from remat_cli.graph.splitting import split
+from remat_cli.graph.splitting import parts_words, split
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive
 from remat_cli.plan.io import load_plan
@@ -50,7 +50,7 @@ _MOST_REASONS = 3
 """Number of plans for which a message says why they do not fit."""
 
 
-def finder_of(*plans: Plan | str, unknown: Unplanned = "error") -> tuple[Find, Refuse]:
+def finder_of(*plans: Plan | str, unknown: Unplanned = "error", compiler: str = "eager") -> tuple[Find, Refuse]:
     """Functions that find the plan for a graph among ``plans``, and that refuse a graph without one.
 
     Arguments and errors are those of :func:`remat_backend`.
@@ -61,6 +61,14 @@ def finder_of(*plans: Plan | str, unknown: Unplanned = "error") -> tuple[Find, R
     loaded = [load_plan(plan)[0] if isinstance(plan, str) else plan for plan in plans]
     for plan in loaded:
         FRONTEND.require(plan.graph)
+        if compiler == "inductor" and plan.graph.origin is not None:
+            raise UsageError(
+                f"Inductor joins whole operations, and the plan of {plan.graph.name} has {parts_words(plan.graph)}",
+                hint=Worded(
+                    'compiler="eager" runs it; or solve with SolveOptions(split=False)',
+                    'compiler="eager" runs it; or solve the graph with --no-split',
+                ),
+            )
         read_step(plan.graph)  # reports damage now: torch.compile would wrap the error
         if not check(plan).valid:
             raise UsageError(f"the plan of {plan.graph.name} is not valid", hint="remat check says why")
@@ -117,7 +125,8 @@ def remat_backend(*plans: Plan | str, unknown: Unplanned = "error", compiler: st
         UsageError: If a plan is not valid, or its graph is not of this frontend, or an argument is none of its values.
         InputError: If a file holds no plan.
     """
-    find, refuse = finder_of(*plans, unknown=unknown)
+    tracer_of(compiler)
+    find, refuse = finder_of(*plans, unknown=unknown, compiler=compiler)
     return backend_with(compiler, find, refuse)
 
 
@@ -210,10 +219,6 @@ class _PlannedGraph(ABC):
 
     def _plan_of(self, captured: Captured, graph: Graph, use: Use | None, copied: int) -> Plan | None:
         plan = self._find(Compiled(captured, graph, devices(captured.tensors)[1], use, self._plan, copied))
-        if plan is not None and plan.graph.origin is not None and captured.inductor is not None:
-            raise UsageError(
-                "plans with regions in parts do not run inside Inductor", hint='compiler="eager" runs them'
-            )
         self._plan = plan or self._plan
         return plan
 
