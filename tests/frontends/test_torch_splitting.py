@@ -183,7 +183,8 @@ def test_the_sum_of_losses_is_divided_as_well():
 def test_rows_are_found_however_many_there_are(kind, shape):
     """Of one sequence, targets are a view; as many rows as a layer is wide, or as it is wide inside, are no others."""
     graph = graph_of(kind, shape=shape, follows=True)
-    assert [(region.id, len(region.operations)) for region in graph.splits] == [("hidden", 4), ("loss", 1)]
+    assert [region.id for region in graph.splits] == ["hidden", "loss"]
+    assert len(graph.splits[0].operations) == 4
     wanted, _ = ran(graph, whole(graph))
     divided = split(graph, {"loss": 4, "hidden": 2})
     results, most = ran(divided, whole(divided))
