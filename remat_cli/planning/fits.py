@@ -204,22 +204,9 @@ def fits(
         missing[BEST] = f"no plan fits, since the optimizer's step alone takes {short} too much"
     elif choices[0].total_bytes > memory_bytes:
         offering = need.offering(room)
-        share = _BEST_SHARE * (1 if offering is None else 1 - _IN_PARTS_SHARE)
-        best: Solved | Infeasible | LimitReached
-        try:
-            fitting = [choice for choice in choices if choice.total_bytes <= memory_bytes]
-            start = min(fitting or choices[-1:], key=lambda choice: choice.overhead).plan  # the best costs no more
-            choices.append(best_within(need, room, replace(_within(whole, share), start=start), listener))
-            best = choices[-1].solved
-        except (Infeasible, LimitReached) as error:
-            missing[BEST], best = error.message, error
-        if offering is not None:
-            try:
-                found = _in_parts(need, offering, room, _within(options, _BEST_SHARE - share), best, listener)
-            except (Infeasible, LimitReached) as error:
-                missing[IN_PARTS] = error.message
-            else:
-                choices += [found] if found is not None else []
+        found, refused = _best_plans(need, offering, choices, memory_bytes, options, listener)
+        choices += found
+        missing |= refused
     smallest = solve_smallest(need.graph, _within(whole, 1 - _BEST_SHARE), listener=listener)
     least = choice_of(LEAST, need, smallest)
     if least.total_bytes < min(choice.total_bytes for choice in choices):  # gaps may turn the order around
@@ -240,6 +227,39 @@ def fits(
         next(iter(in_parts), None),
         wall_s=time.monotonic() - began_s,
     )
+
+
+def _best_plans(
+    need: Need,
+    offering: Graph | None,
+    usual: Sequence[Choice],
+    memory_bytes: int,
+    options: SolveOptions,
+    listener: Callable[[Progress], None] | None,
+) -> tuple[list[Choice], dict[str, str]]:
+    """The best plan of whole operations, and the best one in parts if ``offering`` has regions; and why one is missing.
+
+    ``usual`` are the ways to train that need no search.
+    """
+    room, choices, missing = memory_bytes - need.context_bytes, list[Choice](), dict[str, str]()
+    share = _BEST_SHARE * (1 if offering is None else 1 - _IN_PARTS_SHARE)
+    best: Solved | Infeasible | LimitReached
+    try:
+        fitting = [choice for choice in usual if choice.total_bytes <= memory_bytes]
+        start = min(fitting or usual[-1:], key=lambda choice: choice.overhead).plan  # the best costs no more
+        whole = replace(_within(options, share), start=start, split=False)
+        choices.append(best_within(need, room, whole, listener))
+        best = choices[-1].solved
+    except (Infeasible, LimitReached) as error:
+        missing[BEST], best = error.message, error
+    if offering is not None:
+        try:
+            found = _in_parts(need, offering, room, _within(options, _BEST_SHARE - share), best, listener)
+        except (Infeasible, LimitReached) as error:
+            missing[IN_PARTS] = error.message
+        else:
+            choices += [found] if found is not None else []
+    return choices, missing
 
 
 def _in_parts(

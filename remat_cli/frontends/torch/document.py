@@ -41,9 +41,7 @@ from remat_cli.graph.quoting import quote
 from remat_cli.graph.splitting import made_ahead
 from remat_cli.printable import printable
 
-FRONTEND = Frontend(
-    "torch", "PyTorch", "torch", version=1, forced="operators may be missing or do something else", divides=True
-)
+FRONTEND = Frontend("torch", "PyTorch", "torch", 1, "operators may be missing or do something else", divides=True)
 
 
 @dataclass(frozen=True, slots=True)
