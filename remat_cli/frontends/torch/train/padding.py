@@ -25,7 +25,7 @@ def followed(plan: Plan, step: Step, planned: Step) -> tuple[Plan | None, str]:
     The reason is empty if the graphs differ in more than copies that pad.
     """
     places = _places(step, planned)
-    if places is None or plan.host is not None:
+    if places is None or plan.host is not None or len(places) == len(step.graph.nodes):  # no copies: other sizes
         return None, ""
     costs = dict(zip(places, (node.cost for node in planned.graph.nodes), strict=True))
     nodes = (replace(node, cost=costs.get(k, 0.0)) for k, node in enumerate(step.graph.nodes))
