@@ -432,7 +432,8 @@ def test_what_the_commands_show_can_be_had_from_python(tmp_path: Path) -> None:
     with pytest.raises(remat.UsageError, match=r"shown is <Curve unit-.*>, expected a graph"):
         remat.figure(curve)
     with pytest.raises(
-        remat.UsageError, match=r"shown is MaxBatch .*, expected a graph, a plan, a comparison, a curve or a worth"
+        remat.UsageError,
+        match=r"shown is MaxBatch .*, expected a graph, a plan, a comparison, a curve, a worth or a recording",
     ):
         remat.page(batch)
 

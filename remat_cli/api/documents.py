@@ -13,24 +13,25 @@ from typing import IO, TYPE_CHECKING, Any
 from remat_cli.api.arguments import as_path
 from remat_cli.errors import InputError, Problem, UsageError, Worded, wrong_type
 from remat_cli.files import decoded, read_bytes, read_text, write_text
-from remat_cli.frontends.cuda_snapshot import MAGIC, snapshot_of
 from remat_cli.graph.document import Document, format_of, kind_of, parse_document
 from remat_cli.graph.io import document_text, graph_from_document, graph_to_document
 from remat_cli.graph.model import Graph
 from remat_cli.graph.nodelink import NodeLinkKeys, graph_from_node_link, is_node_link
 from remat_cli.plan.io import dump_plan, plan_from_document
 from remat_cli.plan.model import Plan
-from remat_cli.plan.snapshot import Snapshot
 from remat_cli.registry import suggestion
 from remat_cli.tracebacks import door
 
 if TYPE_CHECKING:
+    from remat_cli.plan.snapshot import Snapshot
     from remat_cli.planning.solved import Solved
 
 _FOREIGN = re.compile(r"(?:\s|#[^\n]*\n|//[^\n]*\n|Creator[^\n]*\n)*(?:strict\s+)?(?:di)?graph\b[^:\[{]*([\[{])")
 """The beginning of DOT or GML, up to the bracket that tells which."""
 _NODE_LINK = "read it with networkx, and write json.dumps(networkx.node_link_data(graph)) or GraphML"
 
+_PICKLE = b"\x80"
+"""What pickles begin with since protocol 2, of 2003."""
 _NOT_NODE_LINK = "is for node-link graphs, but this is not one"
 
 Source = str | PathLike[str] | Mapping[str, Any] | IO[str] | IO[bytes]
@@ -112,8 +113,10 @@ def read_shown(path: str, keys: str | None = None) -> Graph | Plan | Snapshot:
     """
     _refuse_model(path)
     data, name = read_bytes(path)
-    if not data.startswith(MAGIC):
+    if not data.startswith(_PICKLE):
         return graph_or_plan(parse_source(decoded(data, name), name), keys)
+    from remat_cli.frontends.cuda_snapshot import snapshot_of  # who checks a plan does without frontends
+
     _refuse_keys(keys, "this is a recording of memory")
     return snapshot_of(data, name)
 

@@ -12,7 +12,6 @@ from remat_cli.api.documents import Source, as_plan, document_of, graph_or_plan
 from remat_cli.errors import UsageError, wrong_type
 from remat_cli.extras import require_drawing
 from remat_cli.files import write_bytes, write_text
-from remat_cli.frontends.cuda_snapshot import read_snapshot
 from remat_cli.graph.model import Graph
 from remat_cli.graph.summary import summarize
 from remat_cli.plan.check import Report, check
@@ -125,6 +124,8 @@ def load_snapshot(path: str | PathLike[str], plan: Plan | Solved | Source | None
     Raises:
         InputError, UsageError: If the file is no such recording, or the plan is invalid.
     """
+    from remat_cli.frontends.cuda_snapshot import read_snapshot
+
     snapshot = read_snapshot(as_path(path))
     if plan is None:
         return recorded(snapshot)

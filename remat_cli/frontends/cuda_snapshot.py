@@ -20,8 +20,6 @@ from remat_cli.files import read_bytes
 from remat_cli.frontends.source import place_in
 from remat_cli.plan.snapshot import Block, OutOfMemory, Snapshot
 
-MAGIC = b"\x80"
-"""What pickles begin with since protocol 2, of 2003."""
 _RECORD = "record one with torch.cuda.memory._record_memory_history() and torch.cuda.memory._dump_snapshot(FILE)"
 _ALLOC, _FREE = "alloc", "free_requested"
 _GROWS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}

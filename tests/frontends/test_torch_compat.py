@@ -82,6 +82,11 @@ def test_groups_without_processes():
         assert distributed.group_dimensions([tensor]) == named
         assert distributed.local_tensor(tensor).shape == (2, 3)
         assert distributed.local_tensor(whole) is whole
+        assert [distributed.is_divided(one) for one in (tensor, whole)] == [True, False]
+        odd = distribute_tensor(torch.zeros(4, 6), mesh, [Shard(0), Replicate()])
+        assert [distributed.is_uneven(one) for one in (tensor, odd, whole)] == [True, True, False]  # 4 rows on 3 ranks
+        even = distribute_tensor(torch.zeros(6, 6), mesh, [Shard(0), Shard(1)])
+        assert not distributed.is_uneven(even)
         assert distributed.has_dtensors([whole, tensor])
         assert not distributed.has_dtensors([whole, mesh])
         assert distributed.is_fake()
