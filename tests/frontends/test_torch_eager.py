@@ -114,6 +114,18 @@ class Dropped(Step):
         return nn.functional.dropout(x, 0.3).exp() + nn.functional.dropout(x, 0.5)
 
 
+class Normalised(Step):
+    """Batch norm returns a contiguous tensor whatever its input, so that linear layers copy its transpose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        normed = self.norm(x.transpose(1, 2)).transpose(1, 2)
+        return self.first(normed) * self.last(normed)
+
+
 class Tied(Step):
     def between(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(self.first(x).relu())
@@ -129,6 +141,7 @@ STEPS = (
     Resized,
     Transformed,
     Dropped,
+    Normalised,
     Tied,
 )
 

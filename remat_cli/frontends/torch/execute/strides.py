@@ -37,16 +37,18 @@ def copied_bytes(operation: Operation, device: str) -> int:
     """
     if operation.call not in OTHER_STRIDES or device != "cpu":
         return 0
+    import torch
+
     specs: Iterable[TensorSpec] = (tensor.spec for tensors in operation.values for tensor in tensors)
-    return max((spec.bytes for spec in specs if not _is_usual(spec)), default=0)
+    layouts = ((spec, torch.empty_strided(spec.shape, spec.stride, device="meta")) for spec in specs)
+    return max((spec.bytes for spec, tensor in layouts if not is_usual(tensor)), default=0)
 
 
-def _is_usual(spec: TensorSpec) -> bool:
+def is_usual(tensor: Tensor) -> bool:
     """Whether a tensor is contiguous, or in ``channels_last``: kernels return such a tensor for such inputs."""
     import torch
 
-    tensor = torch.empty_strided(spec.shape, spec.stride, device="meta")
-    other = {4: torch.channels_last, 5: torch.channels_last_3d}.get(len(spec.shape))
+    other = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
     return bool(tensor.is_contiguous() or (other is not None and tensor.is_contiguous(memory_format=other)))
 
 

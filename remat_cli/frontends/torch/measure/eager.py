@@ -36,11 +36,15 @@ from remat_cli.frontends.torch.document import (
     Value,
     View,
 )
+from remat_cli.frontends.torch.execute.strides import is_usual
 from remat_cli.frontends.torch.measure.memory import kept_bytes
 from remat_cli.frontends.torch.tensors import leaves, storage_bytes
 from remat_cli.frontends.torch.types import AutogradNode, DispatchMode, FakeMode, Operator, Tensor
 from remat_cli.graph.model import Graph, Node, Phase
 
+_CONTIGUOUS = ("native_batch_norm", "native_batch_norm_backward")
+"""Operators whose kernels, on CPUs and of cuDNN, return contiguous tensors, or ``channels_last`` for such inputs; those
+without data have the strides of the input. A linear layer copies what is not contiguous."""
 HELD = "remat.held"
 """The operator of a node that reads what something else than an operator holds."""
 _STRIDED = "aten.as_strided.default"
@@ -153,7 +157,7 @@ class _Trace:
         class Listening(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker
             def __torch_dispatch__(self, function: Operator, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 trace.forget()
-                result = function(*args, **(kwargs or {}))
+                result = _laid_out(function, function(*args, **(kwargs or {})))
                 trace.note(function, args, kwargs or {}, result)
                 return result
 
@@ -347,6 +351,13 @@ class _Sums:
                 self._waiting.add(edge)
         self.chosen += self._sums[len(self._sums) - count :] if count else []
         self._node, self._sums = None, []
+
+
+def _laid_out(function: Operator, result: Any) -> Any:
+    """What an operator returned, with the strides that its kernel gives it."""
+    if function.overloadpacket.__name__ not in _CONTIGUOUS:
+        return result
+    return tuple(tensor if tensor is None or is_usual(tensor) else tensor.new_empty(tensor.shape) for tensor in result)
 
 
 def _tensors_of(result: Any) -> Iterator[tuple[int | None, Tensor]]:
