@@ -45,6 +45,7 @@ from remat_cli.graph.model import Graph, Node, Phase
 _CONTIGUOUS = ("native_batch_norm", "native_batch_norm_backward")
 """Operators whose kernels, on CPUs and of cuDNN, return contiguous tensors, or ``channels_last`` for such inputs; those
 without data have the strides of the input. A linear layer copies what is not contiguous."""
+_GROUPED = "_grouped_mm"
 HELD = "remat.held"
 """The operator of a node that reads what something else than an operator holds."""
 _STRIDED = "aten.as_strided.default"
@@ -64,16 +65,17 @@ def eager_graph(model: Model, mode: FakeMode, name: str) -> Graph:
 
     try:
         with in_eager_mode(model, mode) as step, dropout_of_gpus():
-            step()  # what is made once is not counted
+            with _as_kernels():
+                step()  # what is made once is not counted
             gc.collect()
             trace = _Trace(model)
-            with trace.listening():
+            with _as_kernels(trace):
                 results = step()
             trained = [tensor for _, tensor in leaves(results) if tensor.requires_grad]
             del results  # as by ``loss_of(model).backward()``: the loss alone is held
             gradients = [torch.ones_like(tensor) for tensor in trained]
             trace.forward_ends(trained, gradients)
-            with trace.listening():
+            with _as_kernels(trace):
                 torch.autograd.backward(trained, gradients)
             return trace.graph(name)
     except Exception as error:  # the user's code may do anything without data
@@ -149,19 +151,6 @@ class _Trace:
             self.given[reference] = Place(len(self.places))
             self.places.append(Placeholder(kind, name, spec_of(tensor), storage_bytes(tensor)))
         return self.given[reference]
-
-    def listening(self) -> DispatchMode:
-        """A mode that notes all calls."""
-        trace = self
-
-        class Listening(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker
-            def __torch_dispatch__(self, function: Operator, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                trace.forget()
-                result = _laid_out(function, function(*args, **(kwargs or {})))
-                trace.note(function, args, kwargs or {}, result)
-                return result
-
-        return Listening()
 
     def forget(self) -> None:
         """Note which memory has gone since the last call."""
@@ -351,6 +340,37 @@ class _Sums:
                 self._waiting.add(edge)
         self.chosen += self._sums[len(self._sums) - count :] if count else []
         self._node, self._sums = None, []
+
+
+def _as_kernels(trace: _Trace | None = None) -> DispatchMode:
+    """A mode in which operators return what their kernels do; ``trace`` notes all calls."""
+
+    class Listening(dispatch_mode()):  # type: ignore[misc]  # torch is Any to the type checker
+        def __torch_dispatch__(self, function: Operator, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if trace is not None:
+                trace.forget()
+            result = _laid_out(function, _called(function, args, kwargs or {}))
+            if trace is not None:
+                trace.note(function, args, kwargs or {}, result)
+            return result
+
+    return Listening()
+
+
+def _called(function: Operator, args: Any, kwargs: Any) -> Any:
+    """What an operator returns, also where its rule for tensors without data takes fewer types than its kernel.
+
+    Products of groups of rows (``_grouped_mm``, which layers of experts use) are refused there but in bfloat16. A row
+    of their result begins at a multiple of 16 bytes.
+    """
+    first, second, *offsets = args if len(args) > 1 else (None, None)
+    if function.overloadpacket.__name__ != _GROUPED or str(first.dtype) == "torch.bfloat16":
+        return function(*args, **kwargs)
+    groups = (offsets or [kwargs.get("offs")])[0]
+    counted = () if first.dim() != second.dim() else (groups if first.dim() == 2 else first).shape[:1]
+    rows, columns = first.shape[-2], second.shape[-1]
+    padded = -(-columns * first.element_size() // 16) * 16 // first.element_size()
+    return first.new_empty((*counted, rows, padded))[..., :columns]
 
 
 def _laid_out(function: Operator, result: Any) -> Any:
