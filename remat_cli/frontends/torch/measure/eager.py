@@ -363,10 +363,10 @@ def _called(function: Operator, args: Any, kwargs: Any) -> Any:
     Products of groups of rows (``_grouped_mm``, which layers of experts use) are refused there but in bfloat16. A row
     of their result begins at a multiple of 16 bytes.
     """
-    first, second, *offsets = args if len(args) > 1 else (None, None)
-    if function.overloadpacket.__name__ != _GROUPED or str(first.dtype) == "torch.bfloat16":
+    if function.overloadpacket.__name__ != _GROUPED or str(args[0].dtype) == "torch.bfloat16":
         return function(*args, **kwargs)
-    groups = (offsets or [kwargs.get("offs")])[0]
+    first, second = args[:2]
+    groups = args[2] if len(args) > 2 else kwargs.get("offs")
     counted = () if first.dim() != second.dim() else (groups if first.dim() == 2 else first).shape[:1]
     rows, columns = first.shape[-2], second.shape[-1]
     padded = -(-columns * first.element_size() // 16) * 16 // first.element_size()
