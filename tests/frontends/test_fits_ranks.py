@@ -23,7 +23,9 @@ from remat_cli.plan.derive import derive
 from remat_cli.plan.replay import replay
 from remat_cli.planning.fits import AGAIN, BLOCKS, UPDATE, WITHOUT
 
-RANKS, STEPS = 2, 4
+RANKS = 2
+STEPS = 40
+"""Of these the least counts: threads of gloo let go of tensors late, so that most steps take as much more."""
 FULL, GRAD, NONE = "full", "grad", "none"
 _answers = {}
 
@@ -44,7 +46,7 @@ def run(rank, shard, build):
 
     def begin():
         made.append(getattr(ranked_models, shard)(module))
-        for _ in range(STEPS):  # DDP makes new buckets after the first, and gloo's threads let go of the old ones late
+        for _ in range(4):  # DDP makes new buckets after the first
             step(), clear()
         torch.distributed.barrier()
 
@@ -79,11 +81,11 @@ def on_gloo(graph):
 def test_processes_that_train_so_take_what_is_predicted(shard, build):
     graph = on_gloo(answer_of(shard, build).fits.need.graph)
     predicted = replay(graph, derive(graph, range(len(graph.nodes)))).peak_bytes - graph.fixed_memory
-    for left, measured in together(run, shard, build, count=RANKS):
-        assert measured == pytest.approx(predicted, rel=0.01)
-        if shard == NONE:
-            buckets = sum(parameter.nbytes for parameter in getattr(ranked_models, build)()[0].parameters())
-            assert left == pytest.approx(buckets, rel=0.01), "as large as all gradients"
+    left, measured = zip(*together(run, shard, build, count=RANKS), strict=True)
+    assert measured == pytest.approx([predicted] * RANKS, rel=0.01)
+    if shard == NONE:  # a thread of gloo may still hold the first buckets of a rank
+        buckets = sum(parameter.nbytes for parameter in getattr(ranked_models, build)()[0].parameters())
+        assert min(left) == pytest.approx(buckets, rel=0.01), "as large as all gradients"
 
 
 def run_plan(rank, build, plan):
