@@ -208,7 +208,7 @@ def fits(
     text = source if isinstance(source, str) else ""
     card = gpus.gpu(as_text(gpu, "gpu"))
     together = _ranks(card, ranks, shard, tp, interconnect)
-    model = Model(text, batch, length, resolution, task, dtype, lora, together)
+    model = Model(text, batch, length, resolution, task, _whole_name(as_text(dtype, "dtype")), lora, together)
     for name in ("batch", "length", "resolution"):
         if getattr(model, name) is not None:
             as_whole(getattr(model, name), name)
@@ -244,6 +244,12 @@ def fits(
             parts = parted(answer, steps, global_batch, limits, activity)
     found = asked.answer(step, card, answer, _advice(answer, step, model, optimizer or DEFAULT))
     return replace(found, buckets=table, parted=parts, ranks=together)
+
+
+def _whole_name(dtype: str) -> str:
+    """``bfloat16-mixed`` for ``bf16-mixed``, as trainers call it."""
+    kind, dash, mixed = dtype.partition("-")
+    return {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(kind, kind) + dash + mixed
 
 
 def _ranks(card: Gpu, ranks: int | None, shard: str, tp: int, interconnect: str) -> Ranks | None:

@@ -177,7 +177,7 @@ def test_libraries_and_gaps_are_in_memory_during_the_step_of_an_optimizer(tmp_pa
 
 
 def test_types_of_parameters_change_their_bytes(step) -> None:
-    wide, narrow = (answer_of(step, dtype=dtype).fits.choices[0].parts["parameters"] for dtype in ("", "bfloat16"))
+    wide, narrow = (answer_of(step, dtype=dtype).fits.choices[0].parts["parameters"] for dtype in ("", "bf16"))
     assert wide == 2 * narrow
     mixed = answer_of(step, dtype="bfloat16-mixed").fits.choices[0]
     assert mixed.parts["parameters"] == wide

@@ -41,7 +41,7 @@ with 4 if time was too short to decide."""
 @click.option("--length", type=click.IntRange(1), help="Tokens of a sequence.  [default: 2048, or all positions]")
 @click.option("--resolution", type=click.IntRange(1), help="Height and width of images.  [default: the model's own]")
 @click.option("--task", default="", metavar="TASK", help="For hf: causal-lm, ...  [default: from architectures]")
-@click.option("--dtype", default="", metavar="TYPE", help="float32, bfloat16, float16, or bfloat16-mixed for autocast.")
+@click.option("--dtype", default="", metavar="TYPE", help="float32, bf16, fp16, or bf16-mixed for autocast.")
 @click.option("--lora", type=click.IntRange(0), default=0, metavar="RANK", help="Train adapters of this rank alone.")
 @click.option("--optimizer", default="", metavar="NAME", help="adamw, adamw-8bit, sgd, ...  [default: adamw]")
 @click.option("--context", type=params.SIZE, help="Memory taken outside of the framework.  [default: 600MiB]")
