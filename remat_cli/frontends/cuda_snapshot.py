@@ -3,9 +3,9 @@
 The file is a pickle, which can run any code when it is read. This reader builds plain data alone: it refuses every name
 of a class or a function. PyTorch is not needed.
 
-An entry of a trace has the bytes asked for; a free is counted when it is asked for, as ``max_memory_allocated`` counts
-it. What was there before the recording began is known by its free, or by a segment in which it still lies. The bytes of
-these are as rounded by the allocator if they were not freed.
+Sizes are what was asked for; the allocator rounds them up. A free is counted when it is asked for, as
+``max_memory_allocated`` counts it. What was there before the recording began is known by its free, or by a segment in
+which it still lies.
 """
 
 from __future__ import annotations

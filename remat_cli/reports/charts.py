@@ -14,6 +14,8 @@ from remat_cli.plan.occupancy import Kind
 from remat_cli.tolerances import SAME_COST
 
 _RECOMMENDED = ("auto", "optimal")
+_MOMENTS = 2000
+"""More are closer together than the pixels of a chart."""
 _WIDEST = 5
 """So many widths can be told apart; untuned."""
 NO_PLAN = (Ended.NONE, Ended.LIMIT)
@@ -36,6 +38,13 @@ class Line:
     index: int
     covered: int
     rows: tuple[Row, ...]
+
+
+def highest_moments(amounts: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of neighbouring moments, all alone if they are few: where each begins, and where its amount is highest."""
+    each = max(1, -(-len(amounts) // _MOMENTS))
+    runs = (range(first, min(first + each, len(amounts))) for first in range(0, len(amounts), each))
+    return [(run.start, max(run, key=amounts.__getitem__)) for run in runs]
 
 
 def chart_lines(comparison: Comparison, amount: Callable[[Row], float | None]) -> list[Line]:

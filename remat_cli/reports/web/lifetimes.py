@@ -8,7 +8,7 @@ from remat_cli.graph.model import Graph
 from remat_cli.plan.check import Report
 from remat_cli.plan.model import Plan
 from remat_cli.plan.occupancy import Band, Bands, Kind, Lifetime, bands
-from remat_cli.reports.charts import KINDS, PATTERNS
+from remat_cli.reports.charts import KINDS, PATTERNS, highest_moments
 from remat_cli.reports.table import Column, Table, each
 from remat_cli.reports.web.graph import node_documents
 from remat_cli.reports.web.page import PAPER, Chart, Section, hatching, label
@@ -18,8 +18,6 @@ _ROWS = 40
 _THINNEST = 110
 """A band below this part of the peak, or of the statements, is less than about three pixels high, or wide in a narrow
 window (of 420 pixels, which leave 330): its edges would hide its colour."""
-_MOMENTS = 2000
-"""More are closer together than the pixels of a chart."""
 _ANEW = {Kind.RECOMPUTED: "recomputed", Kind.FETCHED: "from the host"}
 """Words for instances that are not the first of their value."""
 
@@ -85,13 +83,9 @@ def _traces(report: Report, stack: Bands) -> Iterator[dict[str, Any]]:
 def _rest(report: Report, stack: Bands) -> Iterator[dict[str, Any]]:
     """The values without a band, by kind, and workspace, on top of the bands."""
     profile = report.replay.profile
-    # Of many statements, those with the most memory in use among their neighbours.
-    each = max(1, -(-len(profile) // _MOMENTS))
-    statements = [
-        max(range(first, min(first + each, len(profile))), key=profile.__getitem__)
-        for first in range(0, len(profile), each)
-    ]
-    x = [*range(0, len(profile), each), len(profile)]
+    moments = highest_moments(profile)
+    statements = [at for _, at in moments]
+    x = [*(first for first, _ in moments), len(profile)]
     level = [stack.tops[at] for at in statements]
     layers = [(kind, [amounts[at] for at in statements]) for kind, amounts in stack.rest.items()]
     small = [sum(amounts[k] for _, amounts in layers) for k in range(len(statements))]

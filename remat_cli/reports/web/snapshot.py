@@ -1,19 +1,16 @@
 """The page of a recording of CUDA memory: what was in memory over time, by line of code, beside what a plan says."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from remat_cli.plan.occupancy import Kind
 from remat_cli.plan.snapshot import Block, bytes_over, lines_of
-from remat_cli.reports.charts import COLOURS, KINDS
+from remat_cli.reports.charts import COLOURS, KINDS, highest_moments
 from remat_cli.reports.snapshot import Recorded, facts, lines_table, sizes_table
 from remat_cli.reports.web.page import INK, Chart, Page, Section, hatching, label, lines
 from remat_cli.units import format_bytes
 
 _LINES = 6
 """Lines of code with an area of their own: more colours cannot be told apart. The next of the palette is black."""
-_MOMENTS = 2000
-"""More are closer together than the pixels of a chart."""
 _ROWS = 40
 _OTHERS = "everything else"
 
@@ -47,7 +44,7 @@ def snapshot_page(shown: Recorded) -> Page:
 
 def _chart(shown: Recorded) -> Chart:
     snapshot, peak = shown.snapshot, shown.peak
-    moments = _moments(snapshot.allocated())
+    moments = [at for _, at in highest_moments(snapshot.allocated())]
     largest = [one.line for one in lines_of(peak.blocks)[:_LINES]]
     colour: dict[str | None, str] = {line: COLOURS[k] for k, line in enumerate(largest)}
     colour[None] = KINDS[Kind.FIXED]
@@ -84,13 +81,6 @@ def _chart(shown: Recorded) -> Chart:
         f"{format_bytes(peak.reserved)} reserved. The tables below have the numbers."
     )
     return Chart("recording", traces, _layout(snapshot.events), 460, words)
-
-
-def _moments(allocated: Sequence[int]) -> list[int]:
-    """Some events, all if they are few: of neighbours the one with the most memory in use."""
-    each = max(1, -(-len(allocated) // _MOMENTS))
-    groups = (range(first, min(first + each, len(allocated))) for first in range(0, len(allocated), each))
-    return [max(group, key=allocated.__getitem__) for group in groups]
 
 
 def _layout(events: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from remat_cli.frontends.torch.compat.distributed import collective, group_size,
 from remat_cli.frontends.torch.types import Device, Module
 
 _KINDS = ("all-gather", "reduce-scatter", "all-reduce")
-_SMALLEST, _LARGEST = 1 << 12, 1 << 26
+_SMALLEST, _LARGEST = 1 << 12, 1 << 24
 """Bytes of the smallest and the largest tensors. Untuned."""
 _GROWTH = 8
 """Factor from one size to the next. Untuned."""

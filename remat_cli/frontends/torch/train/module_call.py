@@ -188,7 +188,7 @@ def unwrapped_errors() -> Iterator[None]:
     """Within this context, what a backend raises for users comes without what PyTorch wraps around it."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # PyTorch has several types that wrap others
         wrapped = getattr(error, "inner_exception", None)
         if isinstance(wrapped, RematError):
             raise shortened(wrapped)  # noqa: B904 - its cause is what ``shortened`` leaves

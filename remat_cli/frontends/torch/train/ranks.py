@@ -145,7 +145,7 @@ class Meeting:
         self.open, failed = True, ""
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # the others have to hear of all of them
             failed = f"{type(error).__name__}: {error}"
             raise
         finally:
