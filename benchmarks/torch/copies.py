@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.frame import Column, Row, Table, columns
+from benchmarks.torch.devices import TURNS
 from benchmarks.torch.subject import Subject
 
 TABLE = Table(
@@ -128,7 +129,8 @@ def _planned(subject: Subject, method: str, asked: tuple[str, float, float, floa
         least, most = peak_bound(graph).bytes, no_remat_peak(graph)
         budget = int(least + share * (most - least))
         options = SolveOptions(strategy=strategy, time_limit_s=solve_s, host=Host(out, back))
-        made.append(solve(graph, budget, options).plan)
+        with TURNS.away():
+            made.append(solve(graph, budget, options).plan)
         return made[-1]
 
     with _cells() as cells:

@@ -5,14 +5,52 @@ more than the limit, the error is raised that CUDA would have raised.
 """
 
 import contextlib
+import fcntl
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 _SESSIONS = 5
 """Sessions of the profiler before giving up: on a busy machine it sometimes loses all events of one."""
+
+
+@dataclass
+class Turns:
+    """Turns of several processes at one device, so that none disturbs the times of another.
+
+    Attributes:
+        file: The file that the process whose turn it is has locked; None for a process that has the device to itself.
+    """
+
+    file: IO[bytes] | None = None
+
+    def begin(self, path: Path) -> None:
+        """Wait for a turn at the device of ``path``, and keep it until this process ends or is away."""
+        self.file = path.open("ab")
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Let others have the device meanwhile: for what needs only processors."""
+        if self.file is None:
+            yield
+            return
+        import torch
+
+        gc.collect()
+        torch.cuda.empty_cache()
+        fcntl.flock(self.file, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(self.file, fcntl.LOCK_EX)
+
+
+TURNS = Turns()
+"""The turns of this process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@
 `make gpu`, in at most ten minutes and without a network. Allowed memory is set with
 `torch.cuda.set_per_process_memory_fraction`; Adam's state is in all numbers of the first two tables. Graphs are
 measured on the device first (`remat profile`), so plans save time, not FLOPs. Rows that did not finish in time are
-missing; failed rows say why.
+missing; failed rows say why. Parts run in several processes; one of them has the device, while others make plans.
 """
 
 import argparse
+import json
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,9 +20,9 @@ from typing import Any
 
 from benchmarks.frame import Benchmark, Column, Row, Session, Table, columns, described, perform
 from benchmarks.page import keep
-from benchmarks.torch import copies, peers
+from benchmarks.torch import copies, peers, users
 from benchmarks.torch.batches import Batches
-from benchmarks.torch.devices import Cpu, device_named
+from benchmarks.torch.devices import TURNS, Cpu, device_named
 from benchmarks.torch.subject import Subject, plan_budget, planner, solved
 
 HERE = Path(__file__).resolve().parent
@@ -82,6 +85,7 @@ TABLES = (
     ),
     copies.TABLE,
     *peers.TABLES,
+    users.TABLE,
 )
 
 _ZOO = {
@@ -210,7 +214,8 @@ def peaks(run: Run) -> None:
         if run.left_s() < 0:
             return
         run.session.say(f"predicted and measured: {spec}")
-        graph = Torch().export_architecture(spec.replace("{", f"{{device={name},cost=flops,"))
+        with TURNS.away():
+            graph = Torch().export_architecture(spec.replace("{", f"{{device={name},cost=flops,"))
         graph = profile(graph, device=name, repeats=3)
         for share in (1.0, 0.8, 0.6):
             budget = None if share == 1.0 else int(no_remat_peak(graph) * share)
@@ -291,6 +296,12 @@ def copying(run: Run) -> None:
         run.add("copies", **row)
 
 
+def models(run: Run) -> None:
+    """Models as users train them."""
+    for row in users.rows_of(run.device, run.left_s, run.session.say, quick=run.quick):
+        run.add("models", **row)
+
+
 PARTS: dict[str, Callable[[Run], None]] = {
     "fit": fit,
     "peaks": peaks,
@@ -298,7 +309,12 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "batch": batch,
     "copies": copying,
     "peers": side_by_side,
+    "models": models,
 }
+LANES = (("fit", "batch"), ("peaks", "overhead"), ("copies", "peers"), ("models",))
+"""The parts that one process takes, where several share a device."""
+_GRACE_S = 90.0
+"""Time to end for what was begun before the end."""
 
 
 def everything(run: Run, parts: list[str]) -> list[Row]:
@@ -322,6 +338,28 @@ def everything(run: Run, parts: list[str]) -> list[Row]:
     return run.rows
 
 
+def in_lanes(asked: argparse.Namespace, parts: list[str], end_s: float) -> list[Row]:
+    """All rows of ``parts``, by a process for each lane; those that wait for the device make their plans meanwhile."""
+    lanes = [chosen for lane in LANES if (chosen := [name for name in lane if name in parts])]
+    with tempfile.TemporaryDirectory(prefix="remat-gpu-") as folder:
+        outs = [Path(folder) / str(k) for k in range(len(lanes))]
+        started = []
+        for out, lane in zip(outs, lanes, strict=True):
+            told = ["--device", asked.device, "--minutes", str((end_s - time.monotonic()) / 60), "--out", str(out)]
+            told += ["--parts", ",".join(lane), "--turns", str(Path(folder) / "turns"), *["--quick"] * asked.quick]
+            started.append(
+                subprocess.Popen([sys.executable, "-m", "benchmarks.torch.gpu", *told], stdout=subprocess.DEVNULL)
+            )
+        for process in started:
+            try:
+                process.wait(max(0.0, end_s - time.monotonic()) + _GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        kept = [path for out in outs for path in sorted(out.glob("*.json"))]
+        return [row for path in kept for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+
+
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
@@ -339,6 +377,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="no part is begun later")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder for gpu.* (hollow.* without one)")
+    parser.add_argument("--turns", type=Path, help="file to lock while the device is used")
+    parser.add_argument("--lanes", action="store_true", help="several processes, also on a CPU")
     asked = parser.parse_args(arguments)
     end_s = time.monotonic() + 60 * asked.minutes
     parts = asked.parts.split(",")
@@ -357,7 +397,13 @@ def main(arguments: list[str] | None = None) -> int:
 
     hollow = device.facts()["device"] == "hollow"
 
+    lanes = not asked.turns and (asked.lanes or (asked.device == "cuda" and not hollow and len(parts) > 1))
+    if asked.turns:
+        TURNS.begin(asked.turns)
+
     def run(session: Session) -> list[Row]:
+        if lanes:
+            return in_lanes(asked, parts, end_s)
         rows = everything(Run(device, asked.quick, end_s, session), parts)
         dropped = _NEEDS_KERNELS if hollow else set()
         return [{key: cell for key, cell in row.items() if key not in dropped} for row in rows]

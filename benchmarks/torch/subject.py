@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.torch.devices import Usage
+from benchmarks.torch.devices import TURNS, Usage
 
 _SHARES = {"cpu": 0.94, "cuda": 0.99}
 """Share of an allowed memory that plans may use. On CUDA plans take the gaps between blocks into account."""
@@ -118,10 +118,11 @@ def solved(graph: Any, budget_bytes: int | None, limit_s: float, state_bytes: in
         planner = CachedPlanner(parse_budget(str(budget_bytes)), options, None, state_bytes or 0)
         return planner.planned(graph, budget_bytes) if state_bytes is None else planner(graph)
 
-    try:
-        return by("search")
-    except (ImportError, LimitReached, SolverFailed, SolverUnavailable):
-        return by("dtr")
+    with TURNS.away():
+        try:
+            return by("search")
+        except (ImportError, LimitReached, SolverFailed, SolverUnavailable):
+            return by("dtr")
 
 
 def plan_budget(allowed_bytes: int, device: str) -> int:

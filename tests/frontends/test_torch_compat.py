@@ -414,6 +414,25 @@ def test_logging_is_left_out_of_graphs(monkeypatch):
         assert torch._dynamo.config.ignore_logging_functions == set()
 
 
+def test_metrics_that_cannot_hold_functions_are_not_told_of():
+    """As PyTorch 2.11 does for its log; other errors of its metrics are told."""
+    log, told = logging.getLogger("torch._dynamo.metrics_context"), []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.exc_info[0])
+    log.addHandler(handler)
+    try:
+        for context in (dynamo.without_logging(), contextlib.nullcontext()):
+            with context:
+                for kind in (TypeError, ValueError):
+                    try:
+                        raise kind
+                    except kind:
+                        log.exception("not logged")
+    finally:
+        log.removeHandler(handler)
+    assert told == [ValueError, TypeError, ValueError]
+
+
 def packed(positions):
     """As Transformers finds sequences behind another: a mask, or None where numbers can be read and there is one."""
     mask = (torch.diff(positions, dim=-1) != 1).cumsum(-1)
