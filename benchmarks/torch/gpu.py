@@ -86,6 +86,7 @@ TABLES = (
     copies.TABLE,
     *peers.TABLES,
     users.TABLE,
+    users.FITS,
 )
 
 _ZOO = {
@@ -107,6 +108,7 @@ class Run:
         end_s: ``time.monotonic()`` after which no part is begun.
         session: Reports progress and keeps rows.
         rows: The rows so far.
+        only: Text in the names of the models of a part that has several; empty for all.
     """
 
     device: Any
@@ -115,6 +117,7 @@ class Run:
     session: Session
     rows: list[Row] = field(default_factory=list)
     allowed_bytes: int = 0
+    only: str = ""
 
     def add(self, table: str, **cells: Any) -> None:
         [columns] = [t.columns for t in TABLES if t.key == table]
@@ -298,8 +301,8 @@ def copying(run: Run) -> None:
 
 def models(run: Run) -> None:
     """Models as users train them."""
-    for row in users.rows_of(run.device, run.left_s, run.session.say, quick=run.quick):
-        run.add("models", **row)
+    for table, row in users.rows_of(run.device, run.left_s, run.session.say, quick=run.quick, only=run.only):
+        run.add(table, **row)
 
 
 PARTS: dict[str, Callable[[Run], None]] = {
@@ -311,7 +314,10 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "peers": side_by_side,
     "models": models,
 }
-LANES = (("fit", "batch"), ("peaks", "overhead"), ("copies", "peers"), ("models",))
+LANES = (
+    *(("fit", "batch"), ("peaks", "overhead"), ("copies", "peers")),
+    *((f"models/{name}",) for name in ("GPT-2", "Llama", "BERT", "ResNet")),
+)
 """The parts that one process takes, where several share a device."""
 _GRACE_S = 90.0
 """Time to end for what was begun before the end."""
@@ -321,9 +327,10 @@ def everything(run: Run, parts: list[str]) -> list[Row]:
     """All rows of ``parts``, in order. A part that fails leaves a row that says so, and the next one goes on."""
     import torch
 
-    for name in parts:
+    for asked in parts:
+        name, _, run.only = asked.partition("/")
         if run.left_s() < 0:
-            run.session.say(f"{name}: no time left")
+            run.session.say(f"{asked}: no time left")
             continue
         started = time.monotonic()
         try:
@@ -334,13 +341,13 @@ def everything(run: Run, parts: list[str]) -> list[Row]:
             run.add(table, **{column: _said(error)})
         torch.compiler.reset()
         run.device.free()
-        run.session.say(f"{name}: {time.monotonic() - started:.0f} s, {max(0.0, run.left_s()):.0f} s left")
+        run.session.say(f"{asked}: {time.monotonic() - started:.0f} s, {max(0.0, run.left_s()):.0f} s left")
     return run.rows
 
 
 def in_lanes(asked: argparse.Namespace, parts: list[str], end_s: float) -> list[Row]:
     """All rows of ``parts``, by a process for each lane; those that wait for the device make their plans meanwhile."""
-    lanes = [chosen for lane in LANES if (chosen := [name for name in lane if name in parts])]
+    lanes = [chosen for lane in LANES if (chosen := [name for name in lane if name.partition("/")[0] in parts])]
     with tempfile.TemporaryDirectory(prefix="remat-gpu-") as folder:
         outs = [Path(folder) / str(k) for k in range(len(lanes))]
         started = []
@@ -366,7 +373,7 @@ def _said(error: Exception) -> str:
 
 def _without_kernels(parts: list[str]) -> tuple[Table, ...]:
     """The tables of ``parts``, without those that need working kernels."""
-    kept = [table for table in TABLES if table.key in parts]
+    kept = [table for table in TABLES if table.key in parts or (table is users.FITS and "models" in parts)]
     return tuple(replace(t, columns=tuple(c for c in t.columns if c.key not in _NEEDS_KERNELS)) for t in kept)
 
 
@@ -382,7 +389,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     end_s = time.monotonic() + 60 * asked.minutes
     parts = asked.parts.split(",")
-    if set(parts) - set(PARTS):
+    if {name.partition("/")[0] for name in parts} - set(PARTS):
         parser.error(f"parts are {', '.join(PARTS)}")
     from remat_cli.errors import RematError
     from remat_cli.frontends.torch.installed import require_present

@@ -27,12 +27,14 @@ class Trained:
         batch: Makes its arguments, the same every time.
         autocast: The type of autocast; None without.
         set_checkpoints: Turns the model's own checkpoints on.
+        named: What `remat fits` is asked, of the model by name: the source, or a configuration of transformers, and options.
     """
 
     build: Callable[[], Any]
     batch: Callable[[], Mapping[str, Any]]
     autocast: Any = None
     set_checkpoints: Callable[[Any], None] = _of_transformers
+    named: tuple[Any, Mapping[str, Any]] | None = None
 
 
 class Images(nn.Module):
@@ -68,38 +70,56 @@ def _tokens(words: int, batch: int, length: int) -> Callable[[], Mapping[str, An
     return made
 
 
-def _gpt2(**sizes: int) -> Any:
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(use_cache=False, **sizes))
-
-
-def _llama() -> Any:
-    config = transformers.LlamaConfig(
-        vocab_size=32000,
-        hidden_size=2048,
-        intermediate_size=5632,
-        num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        use_cache=False,
-    )
-    return transformers.LlamaForCausalLM(config).to(torch.bfloat16)
-
-
-def _bert() -> Any:
-    config = transformers.BertConfig(
-        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
-    )
-    return transformers.BertForMaskedLM(config)
+_GPT2 = transformers.GPT2Config(use_cache=False, architectures=["GPT2LMHeadModel"])
+_LLAMA = transformers.LlamaConfig(
+    vocab_size=32000,
+    hidden_size=2048,
+    intermediate_size=5632,
+    num_hidden_layers=16,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    use_cache=False,
+    architectures=["LlamaForCausalLM"],
+)
+_BERT = transformers.BertConfig(
+    hidden_size=1024,
+    num_hidden_layers=24,
+    num_attention_heads=16,
+    intermediate_size=4096,
+    architectures=["BertForMaskedLM"],
+)
 
 
 def models(*, quick: bool) -> dict[str, Trained]:
     """The models by name; a small one if ``quick``."""
+    gpt2, llama, bert = transformers.GPT2LMHeadModel, transformers.LlamaForCausalLM, transformers.BertForMaskedLM
     if quick:
-        small = {"vocab_size": 64, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
-        return {"GPT-2": Trained(lambda: _gpt2(**small), _tokens(64, 2, 16))}
+        small = transformers.GPT2Config(
+            vocab_size=64, n_positions=16, n_embd=16, n_layer=2, n_head=2, architectures=["GPT2LMHeadModel"]
+        )
+        asked = {"batch": 2, "length": 16, "dtype": "float32"}
+        return {"GPT-2": Trained(lambda: gpt2(small), _tokens(64, 2, 16), named=(small, asked))}
     return {
-        "GPT-2, bfloat16 autocast, 16 x 1024": Trained(_gpt2, _tokens(50257, 16, 1024), torch.bfloat16),
-        "Llama of 0.9B, bfloat16, 4 x 2048": Trained(_llama, _tokens(32000, 4, 2048)),
-        "BERT-large, float32, 16 x 512": Trained(_bert, _tokens(30522, 16, 512)),
-        "ResNet-50, float32, 64 images": Trained(Images, lambda: _images(64, 224), set_checkpoints=_of_blocks),
+        "GPT-2, bfloat16 autocast, 16 x 1024": Trained(
+            lambda: gpt2(_GPT2),
+            _tokens(50257, 16, 1024),
+            torch.bfloat16,
+            named=(_GPT2, {"batch": 16, "length": 1024, "dtype": "bfloat16-mixed"}),
+        ),
+        "Llama of 0.9B, bfloat16, 4 x 2048": Trained(
+            lambda: llama(_LLAMA).to(torch.bfloat16),
+            _tokens(32000, 4, 2048),
+            named=(_LLAMA, {"batch": 4, "length": 2048, "dtype": "bfloat16"}),
+        ),
+        "BERT-large, float32, 16 x 512": Trained(
+            lambda: bert(_BERT),
+            _tokens(30522, 16, 512),
+            named=(_BERT, {"batch": 16, "length": 512, "dtype": "float32"}),
+        ),
+        "ResNet-50, float32, 64 images": Trained(
+            Images,
+            lambda: _images(64, 224),
+            set_checkpoints=_of_blocks,
+            named=("torchvision:resnet50", {"batch": 64, "resolution": 224}),
+        ),
     }

@@ -6,8 +6,9 @@ ResNet-50. AdamW's state is in all numbers. The memory that PyTorch may take fro
 """
 
 import contextlib
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.frame import Column, Row, Table, columns
@@ -29,7 +30,23 @@ TABLE = Table(
     ),
     note="Predicted is the peak of tensors by plan, with AdamW's state; the budget covers what is reserved.",
 )
+FITS = Table(
+    "fits",
+    "What `remat fits` predicts for them",
+    (
+        *columns("text", model="model", way="way"),
+        *columns("bytes", predicted_bytes="predicted", gaps_bytes="of it gaps and cuBLAS"),
+        *columns("bytes", allocated_bytes="allocated", reserved_bytes="reserved"),
+        Column("off", "predicted against reserved, %", "number"),
+        Column("problem", "problem"),
+    ),
+    note="Predicted on a CPU, from the name of the model; the context of CUDA is left out.",
+)
 _STEPS = 3
+_SOLVE_S = 10.0
+"""Seconds for each plan; ``fit`` makes several where gaps of the allocator exceed the budget."""
+_ROOM = 10**15
+"""A memory in which everything fits."""
 
 
 class Step(Subject):
@@ -59,19 +76,27 @@ class Step(Subject):
         return loss.detach()
 
 
-def rows_of(device: Any, left_s: Callable[[], float], say: Callable[[str], None], *, quick: bool) -> Iterator[Row]:
-    """The rows of every model: eager mode, its own checkpoints, and ``fit`` within several budgets."""
+def rows_of(
+    device: Any, left_s: Callable[[], float], say: Callable[[str], None], *, quick: bool, only: str = ""
+) -> Iterator[tuple[str, Row]]:
+    """The rows of every model, with their tables: eager mode, its own checkpoints, ``fit`` within budgets, and ``fits``."""
     from benchmarks.torch.user_models import models
     from remat_cli.frontends.torch.measure.rates import device_rates
 
     device_rates(device.name)  # while no other process has the device
     for name, model in models(quick=quick).items():
-        if left_s() < 0:
-            return
+        if left_s() < 0 or only not in name:
+            continue
         say(name)
+        measured: list[Row] = []
         for cells in _ways(model, device, left_s, lambda text, name=name: say(f"{name}: {text}")):  # type: ignore[misc]
             device.free()
-            yield {"model": name} | cells
+            measured.append(cells)
+            yield "models", {"model": name} | cells
+        if model.named and left_s() > 0:
+            say(f"{name}: fits")
+            for cells in _predicted(*model.named, measured[:2]):
+                yield "fits", {"model": name} | cells
 
 
 def _ways(model: "Trained", device: Any, left_s: Callable[[], float], say: Callable[[str], None]) -> Iterator[Row]:
@@ -107,7 +132,7 @@ def _plain(model: "Trained", device: Any, method: str, wanted: list[float]) -> R
 def _fitted(model: "Trained", device: Any, budget: int, cost: str, wanted: list[float]) -> Row:
     import torch
 
-    from remat_cli.api import fit, fitted
+    from remat_cli.api import SolveOptions, fit, fitted
 
     torch.compiler.reset()
     with _cells() as cells:
@@ -115,9 +140,10 @@ def _fitted(model: "Trained", device: Any, budget: int, cost: str, wanted: list[
         subject = Step(model, device)
         started, states = time.monotonic(), 2 * subject.parameter_bytes()
         # Times that are measured need the device for themselves.
-        alone = contextlib.nullcontext() if cost == "measured" else TURNS.away()
+        alone = _only_plans_away() if cost == "measured" else TURNS.away()
         with alone, subject.cast():
-            fit(subject.owner, subject.batch, budget, cost=cost, reserve=states, holds=(), cache="")
+            options = SolveOptions(time_limit_s=_SOLVE_S)
+            fit(subject.owner, subject.batch, budget, options, cost=cost, reserve=states, holds=(), cache="")
         told = fitted(subject.owner)
         assert told is not None
         cells |= {"fit_s": round(time.monotonic() - started, 1), "predicted_bytes": told.plan_bytes}
@@ -126,6 +152,54 @@ def _fitted(model: "Trained", device: Any, budget: int, cost: str, wanted: list[
             cells["losses"] = _compared(subject.losses(_STEPS), wanted)
             cells |= _measured(subject)
     return cells
+
+
+@contextlib.contextmanager
+def _only_plans_away() -> Iterator[None]:
+    """A context in which ``fit`` has the device but for the time in which it makes plans."""
+    from remat_cli.api.fitting import CachedPlanner
+
+    def away(planner: CachedPlanner, graph: Any) -> Any:
+        with TURNS.away():
+            return planned(planner, graph)
+
+    planned = CachedPlanner.__call__
+    CachedPlanner.__call__ = away  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        CachedPlanner.__call__ = planned  # type: ignore[method-assign]
+
+
+def _predicted(named: Any, asked: Mapping[str, Any], measured: list[Row]) -> Iterator[Row]:
+    """What ``remat fits`` says of plain training and of checkpoints in every block, beside what was measured."""
+    import remat_cli
+    from remat_cli.planning.fits import BLOCKS, GAPS, WITHOUT
+
+    with _cells() as cells, TURNS.away(), tempfile.TemporaryDirectory() as folder:
+        source = named
+        if not isinstance(named, str):
+            named.save_pretrained(folder)
+            source = f"hf:{folder}"
+        answer = remat_cli.fits(source, f"{_ROOM}B", optimizer="adamw", context=0, **asked).fits
+    if cells["problem"]:
+        yield {"way": "all"} | cells
+        return
+    for way, row in zip((WITHOUT, BLOCKS), measured, strict=True):
+        choice = answer.choice(way)
+        found = {key: row.get(key) for key in ("allocated_bytes", "reserved_bytes")}
+        if choice is None:
+            yield {"way": way, "problem": "not among the ways"} | found
+            continue
+        taken = found["reserved_bytes"] or found["allocated_bytes"]
+        off = round(100 * (choice.total_bytes / taken - 1), 2) if taken else None
+        yield {
+            "way": way,
+            "predicted_bytes": choice.total_bytes,
+            "gaps_bytes": choice.parts.get(GAPS, 0),
+            "off": off,
+            "problem": "",
+        } | found
 
 
 def _measured(subject: Subject) -> Row:

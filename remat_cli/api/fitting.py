@@ -39,6 +39,8 @@ MEASURE = "measure"
 """The interconnect that is measured on the running process group."""
 TIME_LIMIT_S = 60.0
 """Seconds that ``fit`` searches for each plan by default. Untuned."""
+_LEAST_STEP = 0.01
+"""Least step from one of these plans to the next, as a share of the budget. Untuned."""
 _TRIES = 6
 """Most plans to make, each with a smaller budget than the one before, until one fits with its gaps. Untuned."""
 
@@ -508,20 +510,26 @@ class CachedPlanner:
     def _with_gaps(self, graph: Graph) -> Plan:
         """A plan whose allocations PyTorch's CUDA allocator can serve within the budget."""
         wanted = room = self._bytes_for(graph)
-        for _ in range(_TRIES):
+        tried, refused = wanted, None
+        for k in range(_TRIES):
             try:
                 plan = self.planned(graph, wanted)
             except Infeasible as error:
                 if wanted == room:
                     raise
-                raise Infeasible(
-                    f"plans fit a budget of {self.budget.text}, but not with the gaps that PyTorch's allocator leaves",
-                    hint="take a larger budget",
-                ) from error
+                wanted, refused = (wanted + tried) // 2, error
+                continue
             need = self._taken(graph, plan.statements)
             if need <= room:
                 return plan
-            wanted = int(wanted * room / need)  # assumes that gaps are proportional to the budget
+            # Gaps change from plan to plan about as much as they exceed the budget: steps that grow do not come to a halt.
+            tried, wanted = wanted, max(1, wanted - int((1 + k / 2) * max(need - room, _LEAST_STEP * room)))
+        if refused is not None:
+            raise Infeasible(
+                f"plans fit a budget of {self.budget.text}, but none was found that fits with the gaps that PyTorch's "
+                "allocator leaves",
+                hint="take a larger budget",
+            ) from refused
         raise LimitReached(
             f"{_TRIES} plans were made, and none fits {self.budget.text} with the gaps that PyTorch's allocator leaves",
             hint="take a larger budget",

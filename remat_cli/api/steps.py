@@ -198,16 +198,19 @@ def _by_name(asked: Model, cost: str, tell: Tell) -> Captured:
     model = named_model(asked.source, options)
 
     def varied(model: NamedModel, sizes: Mapping[str, int]) -> SizedGraph:
+        from remat_cli.frontends.torch.blocks import as_on_cards
         from remat_cli.frontends.torch.families import sized_graph
 
-        return sized_graph(
-            lambda found: model.resized(**found).build(), sizes, model.title, asked.source, cost=cost, tell=tell
-        )
+        with as_on_cards():
+            return sized_graph(
+                lambda found: model.resized(**found).build(), sizes, model.title, asked.source, cost=cost, tell=tell
+            )
 
     def followed(model: NamedModel) -> Graph | None:
-        from remat_cli.frontends.torch.blocks import eager_by_blocks
+        from remat_cli.frontends.torch.blocks import as_on_cards, eager_by_blocks
 
-        graph = eager_by_blocks(model.build, model.title, tell=tell)
+        with as_on_cards():
+            graph = eager_by_blocks(model.build, model.title, tell=tell)
         return graph if isinstance(graph, Graph) else None
 
     def captured(model: NamedModel) -> Captured:
@@ -235,7 +238,7 @@ def _captured(
     build: Callable[[], tuple[Any, ...]], title: str, asked: Model, sizes: str, cost: str, tell: Tell
 ) -> Captured:
     """The graph of what ``build`` returns, with its parameters as they were when it was built."""
-    from remat_cli.frontends.torch.blocks import export_by_blocks
+    from remat_cli.frontends.torch.blocks import as_on_cards, export_by_blocks
     from remat_cli.frontends.torch.measure.costs import cost_model
     from remat_cli.frontends.torch.named import contents
     from remat_cli.frontends.torch.regions import with_regions
@@ -255,9 +258,10 @@ def _captured(
         seen.append(contents(module))
         return module, *others
 
-    exported = export_by_blocks(
-        recording, title, asked.source, cost=cost, world=world, interconnect=links, eager=ranks is None, tell=tell
-    )
+    with as_on_cards():
+        exported = export_by_blocks(
+            recording, title, asked.source, cost=cost, world=world, interconnect=links, eager=ranks is None, tell=tell
+        )
     graph, (named, buffer_bytes) = exported.graph, seen[-1]
     graded = _graded(graph)
     parameters = tuple(replace(p, trained=p.trained and name in graded) for name, p in named.items())

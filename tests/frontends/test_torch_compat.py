@@ -486,6 +486,27 @@ def test_masks_are_those_of_eager_mode_unless_they_depend_on_the_input(positions
     assert library.find_packed_sequence_indices is packed
 
 
+def test_without_padding_compiled_code_makes_the_mask_of_eager_mode(monkeypatch):
+    """As older versions of Transformers decide, which make another mask whenever code is compiled."""
+
+    def is_tracing(tensor=None):
+        return torch.compiler.is_compiling()
+
+    library = types.SimpleNamespace(find_packed_sequence_indices=packed, is_tracing=is_tracing)
+    monkeypatch.setitem(sys.modules, "transformers.masking_utils", library)
+
+    def step(x, padding=None):
+        return x + (1 if library.is_tracing(padding) else 2)
+
+    compiled = torch.compile(step, backend="eager", fullgraph=True)
+    with masks.with_eager_masks():
+        assert int(compiled(torch.tensor(0))) == 2
+        assert int(compiled(torch.tensor(0), torch.tensor(1))) == 1
+    torch.compiler.reset()
+    assert int(compiled(torch.tensor(0))) == 1
+    assert library.is_tracing is is_tracing
+
+
 def test_numbers_in_the_code_are_known():
     def step(tokens):
         return tokens + made(tokens)
@@ -558,6 +579,47 @@ def test_dropout_of_gpus():
         assert nn.functional.dropout(tensor, 0.5, training=False) is tensor
     kept = autograd.kept_by(nn.functional.dropout(tensor, 0.5).grad_fn)
     assert torch.bool not in {one.dtype for one in kept}
+
+
+def test_attention_of_gpus():
+    """Fused where a GPU has it, for tensors without data, forward and backward; and as ever without dropout."""
+
+    def called(dtype=torch.float32, dropout=0.1, mask=None, heads=4, causal=False):
+        query = torch.empty(2, 4, 32, 16, dtype=dtype, requires_grad=True)
+        keys = torch.empty(2, heads, 32, 16, dtype=dtype, requires_grad=True)
+        seen = set()
+
+        class Watching(operators.dispatch_mode()):
+            def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+                seen.add(operator.overloadpacket.__name__)
+                return operator(*args, **(kwargs or {}))
+
+        with Watching():
+            y = nn.functional.scaled_dot_product_attention(
+                query, keys, keys, mask, dropout, causal, enable_gqa=heads != 4
+            )
+            y.sum().backward()
+        assert query.grad.shape == query.shape
+        return {
+            name.removeprefix("_scaled_dot_product_") for name in seen if name.startswith("_scaled") or name == "bmm"
+        }
+
+    def pair(name):
+        return {f"{name}_attention", f"{name}_attention_backward"}
+
+    with fake_tensors.new_fake_mode(), operators.attention_of_gpus():
+        assert called() == called(causal=True) == pair("efficient")
+        assert called(torch.bfloat16) == called(torch.bfloat16, causal=True) == pair("flash")
+        assert called(torch.bfloat16, heads=2) == pair("flash")
+        assert called(heads=2) == {"bmm"}
+        mask = torch.ones(2, 1, 32, 32, dtype=torch.bool)
+        assert called(mask=mask) == called(torch.bfloat16, mask=mask) == pair("efficient")
+        assert called(mask=mask[..., :1].expand(2, 1, 32, 32)) == {"bmm"}
+        assert called(dropout=0.0) == {"flash_attention_for_cpu", "flash_attention_for_cpu_backward"}
+    with operators.attention_of_gpus():
+        assert "bmm" in called()
+    with fake_tensors.new_fake_mode():
+        assert "bmm" in called()
 
 
 def test_formulas_of_flops():

@@ -22,14 +22,14 @@ from remat_cli.frontends.repetition import extrapolated, extrapolated_texts, per
 from remat_cli.frontends.torch.capture.capture import Model, called_once, capture
 from remat_cli.frontends.torch.capture.construction import build_model
 from remat_cli.frontends.torch.compat.fake_tensors import new_fake_mode
-from remat_cli.frontends.torch.compat.operators import dispatch_mode
+from remat_cli.frontends.torch.compat.operators import attention_of_gpus, dispatch_mode
 from remat_cli.frontends.torch.export import export_model, lowered_graph
 from remat_cli.frontends.torch.installed import require_present
 from remat_cli.frontends.torch.measure.collectives import with_collectives
 from remat_cli.frontends.torch.measure.costs import cost_model
 from remat_cli.frontends.torch.measure.eager import eager_graph
 from remat_cli.frontends.torch.tensors import mapped, storage
-from remat_cli.frontends.torch.types import FakeMode, Module, Operator, Tensor
+from remat_cli.frontends.torch.types import Context, FakeMode, Module, Operator, Tensor
 from remat_cli.frontends.torch.world import require_links, world_of
 from remat_cli.graph.model import Graph
 
@@ -120,6 +120,11 @@ class Exported:
     graph: Graph
     eager: Graph | CaptureFailed
     few: str
+
+
+def as_on_cards() -> Context:
+    """A context in which steps are captured with the operators that a GPU runs, where those of a CPU keep more memory."""
+    return attention_of_gpus()
 
 
 def export_by_blocks(

@@ -41,21 +41,18 @@ def leave_out_logging() -> Callable[[], None]:
     methods = {method for name, method in vars(logging.Logger).items() if name in names or name.startswith(levels)}
     torch._dynamo.config.ignore_logging_functions = before | methods
     metrics = logging.getLogger("torch._dynamo.metrics_context")
-    metrics.addFilter(_is_of_use)
+
+    def is_of_use(record: logging.LogRecord) -> bool:
+        # PyTorch 2.11 cannot write functions down among its settings, and tells so, with a traceback.
+        return record.exc_info is None or not isinstance(record.exc_info[1], TypeError)
+
+    metrics.addFilter(is_of_use)
 
     def end() -> None:
         torch._dynamo.config.ignore_logging_functions = before
-        metrics.removeFilter(_is_of_use)
+        metrics.removeFilter(is_of_use)
 
     return end
-
-
-def _is_of_use(record: logging.LogRecord) -> bool:
-    """Whether a message of PyTorch's metrics does not come from the functions in this setting.
-
-    With PyTorch 2.11, the copy of the settings in its metrics of a compilation cannot hold functions, and a traceback says so.
-    """
-    return record.exc_info is None or not isinstance(record.exc_info[1], TypeError)
 
 
 @contextlib.contextmanager

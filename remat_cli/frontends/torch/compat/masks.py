@@ -4,6 +4,9 @@ Eager mode looks at the numbers in the positions of tokens, and needs no mask wh
 (``masking_utils.find_packed_sequence_indices``). Compiled code cannot look, and makes a mask as large as length times
 length, though a model that makes the positions by itself always has the same. Positions and masks that are inputs are
 left alone: what eager mode does then depends on the batch.
+
+Without a mask for padding, eager mode needs none either; compiled code makes one (``masking_utils.is_tracing``), with
+which PyTorch has no flash attention, and for attention in both directions no fused one at all.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 from remat_cli.frontends.torch.compat.fake_tensors import is_fake, real_tensors
 from remat_cli.frontends.torch.types import FxNode, Tensor
 
-_MODULE, _FUNCTION = "transformers.masking_utils", "find_packed_sequence_indices"
+_MODULE, _FUNCTION, _ASKED = "transformers.masking_utils", "find_packed_sequence_indices", "is_tracing"
 _SIMPLE = frozenset({"arange", "add", "unsqueeze", "expand", "view", "to", "long"})
 """What positions are made with: the same numbers every time, from those in the code."""
 _END = "remat_end"
@@ -31,16 +34,21 @@ def eager_masks() -> Callable[[], None]:
         What ends it. Nothing changes if Transformers has not been imported, or works in another way.
     """
     module = sys.modules.get(_MODULE)
-    original = getattr(module, _FUNCTION, None)
-    if original is None or hasattr(original, _END):
+    originals: dict[str, Any] = {name: getattr(module, name, None) for name in (_FUNCTION, _ASKED)}
+    if originals[_FUNCTION] is None or hasattr(originals[_FUNCTION], _END):
         return lambda: None
 
     def end() -> None:
-        setattr(module, _FUNCTION, original)
+        for name, original in originals.items():
+            if original is not None:
+                setattr(module, name, original)
 
-    replacement = none_by_numbers(original)
+    replacement = none_by_numbers(originals[_FUNCTION])
     setattr(replacement, _END, end)
     setattr(module, _FUNCTION, replacement)
+    if originals[_ASKED] is not None:
+        # Asked about the numbers in a tensor; where there is none, sizes decide.
+        setattr(module, _ASKED, lambda tensor=None: tensor is not None and originals[_ASKED](tensor))
     return end
 
 

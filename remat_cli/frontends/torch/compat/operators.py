@@ -1,10 +1,12 @@
 """Operators of ATen: their schemas and formulas, the memory behind tensors, and modes that see operators run."""
 
 import contextlib
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from remat_cli.frontends.torch.compat.fake_tensors import is_fake
 from remat_cli.frontends.torch.types import DispatchMode, Operator, Storage, Tensor
 
 
@@ -99,6 +101,60 @@ def dropout_of_gpus() -> Iterator[None]:
         yield
     finally:
         library._destroy()
+
+
+@contextlib.contextmanager
+def attention_of_gpus() -> Iterator[None]:
+    """A context in which attention with dropout runs the fused operators of a GPU, on tensors without data.
+
+    On a CPU it multiplies matrices, and keeps all weights. What GPUs have no fused operator for stays as it is: heads
+    of queries that share one of keys, with a mask or in float32, and masks whose last dimension is repeated.
+    """
+    import torch
+
+    aten = torch.ops.aten
+    library = torch.library.Library("aten", "IMPL")
+
+    def attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        half, shared = query.dtype in {torch.float16, torch.bfloat16}, query.shape[1] != key.shape[1]
+        fused = dropout_p > 0 and is_fake(query) and query.dim() == 4
+        if fused and attn_mask is None and half and query.shape[-1] <= _MOST_OF_FLASH:
+            return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
+        if fused and not shared and (attn_mask is None or attn_mask.stride(-1) == 1):
+            bias = attn_mask
+            if bias is not None and bias.dtype == torch.bool:
+                bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill_(~bias, -math.inf)
+            if bias is not None:
+                bias = bias.expand(*query.shape[:-1], key.shape[-2])
+            found = aten._scaled_dot_product_efficient_attention(
+                query, key, value, bias, True, dropout_p, is_causal, scale=scale
+            )
+            return found[0]
+        options = {"scale": scale, "enable_gqa": enable_gqa}
+        whole = aten.scaled_dot_product_attention.default.decompose
+        return whole(query, key, value, attn_mask, dropout_p, is_causal, **options)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Warning only once for all operators")
+            library.impl("scaled_dot_product_attention", attention, "AutogradCPU", allow_override=True)
+        yield
+    finally:
+        library._destroy()
+
+
+_MOST_OF_FLASH = 256
+"""Largest head of flash attention on a GPU."""
 
 
 def flop_formula(operator: Operator) -> Any:
