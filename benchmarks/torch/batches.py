@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from benchmarks.torch.devices import TURNS
 from benchmarks.torch.subject import Subject, plan_budget, planner, solved
 
 _MOST_COST = 4 / 3
@@ -34,8 +33,7 @@ class Batches:
 
     def predicted(self, *, plan: bool) -> int:
         """The largest batch whose graph fits without recomputation, or by a plan of bounded cost."""
-        with TURNS.away():
-            return largest(self._plan_fits if plan else self._graph_fits, start=8)
+        return largest(self._plan_fits if plan else self._graph_fits, start=8)
 
     def measured(self, guess: int, *, plan: bool) -> int:
         """The largest batch that was trained within the memory.

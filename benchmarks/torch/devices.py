@@ -7,11 +7,12 @@ more than the limit, the error is raised that CUDA would have raised.
 import contextlib
 import fcntl
 import gc
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 _SESSIONS = 5
 """Sessions of the profiler before giving up: on a busy machine it sometimes loses all events of one."""
@@ -22,33 +23,55 @@ class Turns:
     """Turns of several processes at one device, so that none disturbs the times of another.
 
     Attributes:
-        file: The file that the process whose turn it is has locked; None for a process that has the device to itself.
+        path: The file that the process whose turn it is has locked; None for a process that has the device to itself.
+        depth: How many contexts of this process need the turn now.
     """
 
-    file: IO[bytes] | None = None
-
-    def begin(self, path: Path) -> None:
-        """Wait for a turn at the device of ``path``, and keep it until this process ends or is away."""
-        self.file = path.open("ab")
-        fcntl.flock(self.file, fcntl.LOCK_EX)
+    path: Path | None = None
+    depth: int = 0
 
     @contextlib.contextmanager
-    def away(self) -> Iterator[None]:
-        """Let others have the device meanwhile: for what needs only processors."""
-        if self.file is None:
-            yield
+    def turn(self) -> Iterator[None]:
+        """Have the device alone meanwhile; a turn within a turn is the same one."""
+        if self.path is None or self.depth:
+            self.depth += 1
+            try:
+                yield
+            finally:
+                self.depth -= 1
             return
         import torch
 
-        gc.collect()
-        torch.cuda.empty_cache()
-        fcntl.flock(self.file, fcntl.LOCK_UN)
+        with self.path.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self.depth = 1
+            try:
+                yield
+            finally:
+                self.depth = 0
+                torch.cuda.empty_cache()  # others need the memory
+                fcntl.flock(file, fcntl.LOCK_UN)
+        time.sleep(_TO_OTHERS_S)
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[None]:
+        """A context in which remat measures operations only in turn; plans are made meanwhile."""
+        from remat_cli.frontends.captured import profiling
+
+        def in_turn(*args: Any, **options: Any) -> Any:
+            with self.turn():
+                return measure(*args, **options)
+
+        measure = profiling.measure_operations
+        profiling.measure_operations = in_turn
         try:
             yield
         finally:
-            fcntl.flock(self.file, fcntl.LOCK_EX)
+            profiling.measure_operations = measure
 
 
+_TO_OTHERS_S = 0.05
+"""Time that others get to take their turn before this process asks again."""
 TURNS = Turns()
 """The turns of this process."""
 

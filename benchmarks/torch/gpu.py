@@ -217,9 +217,9 @@ def peaks(run: Run) -> None:
         if run.left_s() < 0:
             return
         run.session.say(f"predicted and measured: {spec}")
-        with TURNS.away():
-            graph = Torch().export_architecture(spec.replace("{", f"{{device={name},cost=flops,"))
-        graph = profile(graph, device=name, repeats=3)
+        graph = Torch().export_architecture(spec.replace("{", f"{{device={name},cost=flops,"))
+        with TURNS.measuring():
+            graph = profile(graph, device=name, repeats=3)
         for share in (1.0, 0.8, 0.6):
             budget = None if share == 1.0 else int(no_remat_peak(graph) * share)
             title = "none" if budget is None else f"{share:.0%}"
@@ -233,7 +233,8 @@ def peaks(run: Run) -> None:
 def _ran(plan: Any, device: str) -> Row:
     from remat_cli.api import run_plan
 
-    ran = run_plan(plan, device=device, steps=5)
+    with TURNS.turn():
+        ran = run_plan(plan, device=device, steps=5)
     memory = ran.memory
     # On a CPU live storages are measured, and workspace is not among them.
     predicted = memory.predicted if device == "cuda" else memory.predicted_without_workspace
@@ -319,7 +320,7 @@ LANES = (
     *((f"models/{name}",) for name in ("GPT-2", "Llama", "BERT", "ResNet")),
 )
 """The parts that one process takes, where several share a device."""
-_GRACE_S = 90.0
+_GRACE_S = 50.0
 """Time to end for what was begun before the end."""
 
 
@@ -405,8 +406,7 @@ def main(arguments: list[str] | None = None) -> int:
     hollow = device.facts()["device"] == "hollow"
 
     lanes = not asked.turns and (asked.lanes or (asked.device == "cuda" and not hollow and len(parts) > 1))
-    if asked.turns:
-        TURNS.begin(asked.turns)
+    TURNS.path = asked.turns
 
     def run(session: Session) -> list[Row]:
         if lanes:

@@ -121,7 +121,8 @@ def measured_sizes(graph: Any, device: str) -> Any:
 
     from remat_cli.api import profile
 
-    profiled = profile(graph, device=device, repeats=1, warmup=1)
+    with TURNS.measuring():
+        profiled = profile(graph, device=device, repeats=1, warmup=1)
     nodes = tuple(replace(node, cost=old.cost) for node, old in zip(profiled.nodes, graph.nodes, strict=True))
     return replace(profiled, nodes=nodes, cost_unit=graph.cost_unit)
 
@@ -212,8 +213,9 @@ class Bench:
         try:
             module = prepare(owner)
             found = self.gradients(owner, module)
-            peak = self.peak(owner, module)
-            seconds = [self.timed(owner, module) for _ in range(self.times)]
+            with TURNS.turn():
+                peak = self.peak(owner, module)
+                seconds = [self.timed(owner, module) for _ in range(self.times)]
         except Exception as error:  # peers fail in many ways, and that is a result
             said = " ".join(str(error).split())[:120]
             return row | {"problem": f"{type(error).__name__}: {said}"}
@@ -235,8 +237,7 @@ class Bench:
         def planned(graph: Any) -> Any:
             if self.sized is None:  # the same graph in every row
                 self.sized = measured_sizes(graph, self.device)
-            with TURNS.away():
-                plans.append(planner.planned(self.sized, budget))
+            plans.append(planner.planned(self.sized, budget))
             return plans[-1]
 
         row = self.row("remat", lambda m: fit_module(m, self.x, planned, unknown="error"), like=peer["method"])

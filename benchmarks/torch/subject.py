@@ -32,9 +32,10 @@ class Subject:
         """Train by plan from now on; graphs have measured sizes and times, unless ``cost`` says otherwise."""
         from remat_cli.frontends.torch.train.fitting import fit_module
 
-        self.module = fit_module(
-            self.owner, self.inputs, planner, cost=cost, reserve_bytes=reserve_bytes, unknown="error"
-        )
+        with TURNS.measuring():
+            self.module = fit_module(
+                self.owner, self.inputs, planner, cost=cost, reserve_bytes=reserve_bytes, unknown="error"
+            )
         return self
 
     def step(self) -> Any:
@@ -49,7 +50,8 @@ class Subject:
         import torch
 
         torch.manual_seed(3)
-        return [float(self.step()) for _ in range(steps)]
+        with TURNS.turn():
+            return [float(self.step()) for _ in range(steps)]
 
     def parameter_bytes(self) -> int:
         return sum(p.numel() * p.element_size() for p in self.owner.parameters())
@@ -68,18 +70,20 @@ class Subject:
     def usage(self) -> Usage:
         """Memory of a step; the gradients of the previous one are freed first."""
         self.owner.zero_grad(set_to_none=True)
-        usage: Usage = self.device.usage(self.step, self.resident_bytes())
+        with TURNS.turn():
+            usage: Usage = self.device.usage(self.step, self.resident_bytes())
         return usage
 
     def seconds(self, times: int) -> float:
         """Median seconds of a step, after two steps of warm-up."""
         taken = []
-        for _ in range(times + 2):
-            self.device.wait()
-            started = time.perf_counter()
-            self.step()
-            self.device.wait()
-            taken.append(time.perf_counter() - started)
+        with TURNS.turn():
+            for _ in range(times + 2):
+                self.device.wait()
+                started = time.perf_counter()
+                self.step()
+                self.device.wait()
+                taken.append(time.perf_counter() - started)
         return statistics.median(taken[2:])
 
 
@@ -118,11 +122,10 @@ def solved(graph: Any, budget_bytes: int | None, limit_s: float, state_bytes: in
         planner = CachedPlanner(parse_budget(str(budget_bytes)), options, None, state_bytes or 0)
         return planner.planned(graph, budget_bytes) if state_bytes is None else planner(graph)
 
-    with TURNS.away():
-        try:
-            return by("search")
-        except (ImportError, LimitReached, SolverFailed, SolverUnavailable):
-            return by("dtr")
+    try:
+        return by("search")
+    except (ImportError, LimitReached, SolverFailed, SolverUnavailable):
+        return by("dtr")
 
 
 def plan_budget(allowed_bytes: int, device: str) -> int:

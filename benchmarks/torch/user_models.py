@@ -27,7 +27,7 @@ class Trained:
         batch: Makes its arguments, the same every time.
         autocast: The type of autocast; None without.
         set_checkpoints: Turns the model's own checkpoints on.
-        named: What `remat fits` is asked, of the model by name: the source, or a configuration of transformers, and options.
+        named: The model by name, as `remat fits` takes it: the source, or a configuration of transformers, and options.
     """
 
     build: Callable[[], Any]

@@ -79,11 +79,12 @@ class Step(Subject):
 def rows_of(
     device: Any, left_s: Callable[[], float], say: Callable[[str], None], *, quick: bool, only: str = ""
 ) -> Iterator[tuple[str, Row]]:
-    """The rows of every model, with their tables: eager mode, its own checkpoints, ``fit`` within budgets, and ``fits``."""
+    """The rows of every model, with their tables: eager mode, its own checkpoints, ``fit``, and ``fits``."""
     from benchmarks.torch.user_models import models
     from remat_cli.frontends.torch.measure.rates import device_rates
 
-    device_rates(device.name)  # while no other process has the device
+    with TURNS.turn():
+        device_rates(device.name)
     for name, model in models(quick=quick).items():
         if left_s() < 0 or only not in name:
             continue
@@ -139,11 +140,9 @@ def _fitted(model: "Trained", device: Any, budget: int, cost: str, wanted: list[
         cells["budget_bytes"] = budget
         subject = Step(model, device)
         started, states = time.monotonic(), 2 * subject.parameter_bytes()
-        # Times that are measured need the device for themselves.
-        alone = _only_plans_away() if cost == "measured" else TURNS.away()
-        with alone, subject.cast():
-            options = SolveOptions(time_limit_s=_SOLVE_S)
-            fit(subject.owner, subject.batch, budget, options, cost=cost, reserve=states, holds=(), cache="")
+        options = SolveOptions(time_limit_s=_SOLVE_S)
+        with TURNS.measuring(), subject.cast():
+            fit(subject.owner, subject.batch, budget, options=options, cost=cost, reserve=states, holds=(), cache="")
         told = fitted(subject.owner)
         assert told is not None
         cells |= {"fit_s": round(time.monotonic() - started, 1), "predicted_bytes": told.plan_bytes}
@@ -154,29 +153,12 @@ def _fitted(model: "Trained", device: Any, budget: int, cost: str, wanted: list[
     return cells
 
 
-@contextlib.contextmanager
-def _only_plans_away() -> Iterator[None]:
-    """A context in which ``fit`` has the device but for the time in which it makes plans."""
-    from remat_cli.api.fitting import CachedPlanner
-
-    def away(planner: CachedPlanner, graph: Any) -> Any:
-        with TURNS.away():
-            return planned(planner, graph)
-
-    planned = CachedPlanner.__call__
-    CachedPlanner.__call__ = away  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        CachedPlanner.__call__ = planned  # type: ignore[method-assign]
-
-
 def _predicted(named: Any, asked: Mapping[str, Any], measured: list[Row]) -> Iterator[Row]:
     """What ``remat fits`` says of plain training and of checkpoints in every block, beside what was measured."""
     import remat_cli
     from remat_cli.planning.fits import BLOCKS, GAPS, WITHOUT
 
-    with _cells() as cells, TURNS.away(), tempfile.TemporaryDirectory() as folder:
+    with _cells() as cells, tempfile.TemporaryDirectory() as folder:
         source = named
         if not isinstance(named, str):
             named.save_pretrained(folder)

@@ -522,7 +522,7 @@ class CachedPlanner:
             need = self._taken(graph, plan.statements)
             if need <= room:
                 return plan
-            # Gaps change from plan to plan about as much as they exceed the budget: steps that grow do not come to a halt.
+            # Gaps change from plan to plan by about as much as they are too large: smaller steps would not end.
             tried, wanted = wanted, max(1, wanted - int((1 + k / 2) * max(need - room, _LEAST_STEP * room)))
         if refused is not None:
             raise Infeasible(

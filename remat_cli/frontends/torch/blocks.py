@@ -123,7 +123,7 @@ class Exported:
 
 
 def as_on_cards() -> Context:
-    """A context in which steps are captured with the operators that a GPU runs, where those of a CPU keep more memory."""
+    """A context in which steps are captured with operators of GPUs, where those of a CPU keep more memory."""
     return attention_of_gpus()
 
 
