@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks.frame import Benchmark, Column, Row, Session, Table, columns, described, perform
 from benchmarks.page import keep
 from benchmarks.torch import copies, peers, users
+from benchmarks.torch import parts as parts_of_the_loss
 from benchmarks.torch.batches import Batches
 from benchmarks.torch.devices import TURNS, Cpu, device_named
 from benchmarks.torch.subject import Subject, plan_budget, planner, solved
@@ -87,10 +88,11 @@ TABLES = (
     *peers.TABLES,
     users.TABLE,
     users.FITS,
+    parts_of_the_loss.TABLE,
 )
 
 _ZOO = {
-    "cuda": ("torch/resnet50{batch=64}", "torch/unet{batch=8}", "torch/vgg16{batch=32}", "torch/gpt2{batch=8}"),
+    "cuda": ("torch/gpt2{batch=8}", "torch/vgg16{batch=32}", "torch/unet{batch=8}", "torch/resnet50{batch=64}"),
     "cpu": ("torch/unet{batch=1,resolution=32,width=4,depth=2}",),
 }
 _QUICK = (2, 16, 2, 8, 64)
@@ -128,7 +130,7 @@ class Run:
         return self.end_s - time.monotonic()
 
     def solve_s(self) -> float:
-        return 0.5 if self.quick else max(2.0, min(10.0, self.left_s() / 10))
+        return 0.5 if self.quick else max(2.0, min(5.0, self.left_s() / 20))
 
     def subject(self, batch: int | None = None) -> Subject:
         import torch
@@ -306,6 +308,12 @@ def models(run: Run) -> None:
         run.add(table, **row)
 
 
+def parts(run: Run) -> None:
+    """The loss in parts."""
+    for row in parts_of_the_loss.rows_of(run.device, run.left_s, run.session.say, quick=run.quick):
+        run.add("parts", **row)
+
+
 PARTS: dict[str, Callable[[Run], None]] = {
     "fit": fit,
     "peaks": peaks,
@@ -314,13 +322,14 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "copies": copying,
     "peers": side_by_side,
     "models": models,
+    "parts": parts,
 }
 LANES = (
-    *(("fit", "batch"), ("peaks", "overhead"), ("copies", "peers")),
+    *(("fit", "batch"), ("peaks", "overhead"), ("copies", "peers"), ("parts",)),
     *((f"models/{name}",) for name in ("GPT-2", "Llama", "BERT", "ResNet")),
 )
 """The parts that one process takes, where several share a device."""
-_GRACE_S = 50.0
+_GRACE_S = 30.0
 """Time to end for what was begun before the end."""
 
 
@@ -347,22 +356,21 @@ def everything(run: Run, parts: list[str]) -> list[Row]:
 
 
 def in_lanes(asked: argparse.Namespace, parts: list[str], end_s: float) -> list[Row]:
-    """All rows of ``parts``, by a process for each lane; those that wait for the device make their plans meanwhile."""
+    """All rows of ``parts``, by a process for each lane; one has the device, while others make their plans."""
     lanes = [chosen for lane in LANES if (chosen := [name for name in lane if name.partition("/")[0] in parts])]
-    with tempfile.TemporaryDirectory(prefix="remat-gpu-") as folder:
+    with tempfile.TemporaryDirectory(prefix="lanes-", dir=asked.out) as folder:
         outs = [Path(folder) / str(k) for k in range(len(lanes))]
         started = []
         for out, lane in zip(outs, lanes, strict=True):
             told = ["--device", asked.device, "--minutes", str((end_s - time.monotonic()) / 60), "--out", str(out)]
             told += ["--parts", ",".join(lane), "--turns", str(Path(folder) / "turns"), *["--quick"] * asked.quick]
-            started.append(
-                subprocess.Popen([sys.executable, "-m", "benchmarks.torch.gpu", *told], stdout=subprocess.DEVNULL)
-            )
+            command = [sys.executable, "-m", "benchmarks.torch.gpu", *told]
+            started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
         for process in started:
             try:
-                process.wait(max(0.0, end_s - time.monotonic()) + _GRACE_S)
+                process.wait(max(0.1, end_s + _GRACE_S - time.monotonic()))
             except subprocess.TimeoutExpired:
-                process.kill()
+                process.kill()  # what it has measured is in its file
                 process.wait()
         kept = [path for out in outs for path in sorted(out.glob("*.json"))]
         return [row for path in kept for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]

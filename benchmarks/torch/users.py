@@ -43,7 +43,7 @@ FITS = Table(
     note="Predicted on a CPU, from the name of the model; the context of CUDA is left out.",
 )
 _STEPS = 3
-_SOLVE_S = 10.0
+_SOLVE_S = 5.0
 """Seconds for each plan; ``fit`` makes several where gaps of the allocator exceed the budget."""
 _ROOM = 10**15
 """A memory in which everything fits."""
@@ -108,8 +108,9 @@ def _ways(model: "Trained", device: Any, left_s: Callable[[], float], say: Calla
         rows.append(row | {"over": _over(row, rows[0] if rows else row)})
         yield rows[-1]
     eager, checkpoints = (row.get("reserved_bytes") or row.get("allocated_bytes") or 0 for row in rows)
-    asked = [(checkpoints, "memory of checkpoints", cost) for cost in ("device", "measured")]
-    asked += [(int(0.6 * eager), "60% of eager", "measured"), (eager, "memory of eager", "device")]
+    like = "memory of checkpoints"
+    asked = [(checkpoints, like, "measured"), (int(0.6 * eager), "60% of eager", "measured")]
+    asked += [(eager, "memory of eager", "device"), (checkpoints, like, "device")]
     for budget, title, cost in asked:
         if not budget or left_s() < 0:
             return

@@ -519,7 +519,7 @@ class CachedPlanner:
                     raise
                 wanted, refused = (wanted + tried) // 2, error
                 continue
-            need = self._taken(graph, plan.statements)
+            need = self._taken(plan.graph, plan.statements)
             if need <= room:
                 return plan
             # Gaps change from plan to plan by about as much as they are too large: smaller steps would not end.

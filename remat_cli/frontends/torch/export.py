@@ -134,7 +134,7 @@ def export_parts(
     tracer = tracer_of(compiler)
     require_links(world, interconnect, cost, compiler)
     if split:
-        require_splittable(device, compiler, world)
+        require_splittable(compiler, world)
     costs = cost_model(cost, device, tell)
 
     def lowered(captured: Captured, name: str) -> Graph:

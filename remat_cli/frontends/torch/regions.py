@@ -83,8 +83,8 @@ def with_regions(graph: Graph, cost: NodeCost, workspaces: Workspaces | None = N
     return replace(graph, splits=tuple(regions), metadata=graph.metadata | {ROWS: rows_of})
 
 
-def require_splittable(device: str, compiler: str, world: int | None = None) -> None:
-    """Refuse what has no regions in parts: steps that Inductor compiles, and those on GPUs and of one rank of several.
+def require_splittable(compiler: str, world: int | None = None) -> None:
+    """Refuse what has no regions in parts: steps that Inductor compiles, and those of one rank of several.
 
     Raises:
         UsageError: If it is one.
@@ -93,10 +93,6 @@ def require_splittable(device: str, compiler: str, world: int | None = None) -> 
         raise UsageError("operations that Inductor joins do not run in parts", hint="leave the compiler or split out")
     if world is not None:
         raise UsageError("regions in parts are for a step without other ranks", hint="leave the world or split out")
-    if device != "cpu":
-        raise UsageError(
-            f"regions in parts are for a CPU, and this is {device}", hint="no plan in parts has run there yet"
-        )
 
 
 @dataclass(frozen=True, slots=True)

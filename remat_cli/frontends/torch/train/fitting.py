@@ -122,7 +122,7 @@ def costs_of(
 ) -> Costs:
     """How graphs get their costs, with the arguments of ``fit``."""
     if split:
-        require_splittable(device.type, compiler)
+        require_splittable(compiler)
     model = cost_model("flops" if cost == MEASURED else cost, device)
     return Costs(model, cost == MEASURED, device, compiler, split, interconnect)
 

@@ -115,6 +115,8 @@ class Costs:
 
     def of(self, graph: Graph) -> Graph:
         """``graph`` with measured costs if the user chose so, with workspace on a CPU, with regions if asked for."""
+        if self.split and not self.workspace:
+            return with_regions(graph, self.model.cost)
         if self.split:
             return with_regions(with_workspaces(graph), self.model.cost, part_workspaces)
         if self.measured:
