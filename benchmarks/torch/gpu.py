@@ -241,7 +241,7 @@ def _ran(plan: Any, device: str) -> Row:
     # On a CPU live storages are measured, and workspace is not among them.
     predicted = memory.predicted if device == "cuda" else memory.predicted_without_workspace
     results = {True: "bit for bit", False: f"{len(ran.differing)} of {ran.compared} differ", None: "not compared"}
-    said = results[ran.identical] + (f", {len(ran.unsteady)} of them always" if ran.unsteady else "")
+    said = results[ran.identical] + (f"; {len(ran.unsteady)} change from run to run" if ran.unsteady else "")
     return {
         "predicted_bytes": predicted,
         "allocated_bytes": memory.measured,

@@ -39,8 +39,10 @@ MEASURE = "measure"
 """The interconnect that is measured on the running process group."""
 TIME_LIMIT_S = 60.0
 """Seconds that ``fit`` searches for each plan by default. Untuned."""
-_LEAST_STEP = 0.01
-"""Least step from one of these plans to the next, as a share of the budget. Untuned."""
+_FOR_SPEED = 3
+"""Plans to make after one that fits only if every step returns memory to the device, which takes time. Untuned."""
+_LEAST_STEP, _MOST_STEP = 0.01, 0.04
+"""Least and most step from one of these plans to the next, after the first, as a share of the budget. Untuned."""
 _TRIES = 6
 """Most plans to make, each with a smaller budget than the one before, until one fits with its gaps. Untuned."""
 
@@ -125,7 +127,7 @@ def fit(
         split: Whether regions of the step, such as the loss and the inside of wide layers, may run in parts, so that a
             step fits below what its largest operation needs. Sums over the parts are then added in another order: equal
             to 1e-12 in float64, and to some units in the last place of a tensor's largest number in float32. The loss
-            has to be in the module, and what the module returns is whole. For one process on a CPU, and costs that are
+            has to be in the module, and what the module returns is whole. For one process, and costs that are
             not measured.
         interconnect: For a module whose parameters are DTensors: what a rank sends to others in one direction,
             ``"50GB/s"``, with a latency ``"50GB/s+20us"``, or by the names of the dimensions of the mesh
@@ -510,8 +512,10 @@ class CachedPlanner:
     def _with_gaps(self, graph: Graph) -> Plan:
         """A plan whose allocations PyTorch's CUDA allocator can serve within the budget."""
         wanted = room = self._bytes_for(graph)
-        tried, refused = wanted, None
+        tried, refused, slow, last = wanted, None, None, _TRIES
         for k in range(_TRIES):
+            if k == last:
+                break
             try:
                 plan = self.planned(graph, wanted)
             except Infeasible as error:
@@ -520,10 +524,16 @@ class CachedPlanner:
                 wanted, refused = (wanted + tried) // 2, error
                 continue
             need = self._taken(plan.graph, plan.statements)
-            if need <= room:
+            returns = None if need > room else self._returns(plan, room)
+            if returns == 0:
                 return plan
-            # Gaps change from plan to plan by about as much as they are too large: smaller steps would not end.
-            tried, wanted = wanted, max(1, wanted - int((1 + k / 2) * max(need - room, _LEAST_STEP * room)))
+            if returns is not None and slow is None:
+                slow, last = plan, k + _FOR_SPEED
+            # Gaps change from plan to plan by about as much as they are too large: ever smaller steps do not end.
+            step = (need - room) / room if k == 0 else min((1 + k / 2) * (need - room) / room, _MOST_STEP)
+            tried, wanted = wanted, max(1, wanted - int(max(step, _LEAST_STEP) * room))
+        if slow is not None:
+            return slow
         if refused is not None:
             raise Infeasible(
                 f"plans fit a budget of {self.budget.text}, but none was found that fits with the gaps that PyTorch's "
@@ -534,6 +544,12 @@ class CachedPlanner:
             f"{_TRIES} plans were made, and none fits {self.budget.text} with the gaps that PyTorch's allocator leaves",
             hint="take a larger budget",
         )
+
+    def _returns(self, plan: Plan, limit_bytes: int) -> int | None:
+        """How often a step by plan returns memory to the device within a limit; None if it does not fit."""
+        from remat_cli.frontends.torch.measure.allocator import returns_within
+
+        return returns_within(plan.graph, plan.statements, limit_bytes, state_bytes=self.state_bytes)
 
     def search(self, graph: Graph) -> Plan:
         """A plan of ``graph``, if necessary by a search."""

@@ -33,7 +33,7 @@ CONTEXT = "600MiB"
 DEFAULT = "adamw"
 _OF_PARTS = (
     "of the plan in parts, the step returns its loss alone (logits that are returned are whole), and sums over parts "
-    "differ in last bits; remat runs such plans on a CPU, and on no GPU yet"
+    "differ in last bits; in float32 by some units in the last place"
 )
 _BY_SHAPE = ("adafactor", "adamw-8bit")
 """Optimizers whose state depends on the shapes of parameters."""

@@ -17,6 +17,7 @@ from remat_cli.api.fitting import CachedPlanner
 from remat_cli.errors import Infeasible
 from remat_cli.frontends.torch.document import read_step
 from remat_cli.frontends.torch.execute.program import defined
+from remat_cli.frontends.torch.measure import allocator
 from remat_cli.frontends.torch.measure.allocator import (
     BLOCK_BYTES,
     LIBRARY_BYTES,
@@ -25,6 +26,7 @@ from remat_cli.frontends.torch.measure.allocator import (
     fixed_sizes,
     footprint,
     least_limit,
+    returns_within,
     loop_footprint,
 )
 from remat_cli.plan.check import check
@@ -123,6 +125,34 @@ def test_a_limit_holds_or_is_refused():
         loop_footprint(step, statements, limit_bytes=freely.allocated_bytes - 1)
 
 
+def test_memory_that_is_returned_in_every_step_is_counted():
+    """And what works within a limit need not work within a larger one."""
+    graph = graph_of("conv")
+    sizes = random.Random(0)
+    nodes = [replace(n, outputs=tuple(sizes.randint(1, 1 << 26) for _ in n.outputs)) for n in graph.nodes]
+    graph = replace(graph, nodes=tuple(nodes))
+    statements = plan_of(graph, repeated(graph)).statements
+    freely = loop_footprint(read_step(graph), statements)
+    assert returns_within(graph, statements, freely.reserved_bytes + (1 << 30)) == freely.returns == 0
+    assert returns_within(graph, statements, freely.allocated_bytes - 1) is None
+    assert returns_within(graph, statements, least_limit(graph, statements)) > 0
+
+
+def test_workspace_between_outputs_is_requested_once_more_for_each():
+    graph = graph_of("conv")
+    step = read_step(graph)
+    several = [k for k, node in enumerate(graph.nodes) if sum(size > 0 for size in node.outputs) > 1]
+    nodes = [replace(node, workspace=7 << 20) if k in several else node for k, node in enumerate(graph.nodes)]
+    step = replace(step, graph=replace(graph, nodes=tuple(nodes)))
+    statements = derive(step.graph, range(len(graph.nodes)))
+    once, each = (
+        allocator._requests(step, statements, allocator.Habit(workspace_each=each)).count(7 << 20)
+        for each in (False, True)
+    )
+    assert once == len(several) > 0
+    assert each == sum(len(graph.nodes[k].outputs) for k in several)
+
+
 def test_plans_for_cuda_leave_room_for_gaps():
     """A budget on CUDA holds for all that the allocator takes, not for values alone."""
     graph = graph_of("conv")
@@ -132,6 +162,7 @@ def test_plans_for_cuda_leave_room_for_gaps():
     whole = least_limit(graph, derive(graph, range(len(graph.nodes))))
     plan = planner(graph)
     assert least_limit(graph, plan.statements) <= 0.8 * whole
+    assert returns_within(graph, plan.statements, int(0.8 * whole)) == 0
     assert any(count > 1 for count in Counter(s.node for s in plan.statements if isinstance(s, Compute)).values())
     with pytest.raises(Infeasible):
         CachedPlanner(parse_budget("20%"), SolveOptions(strategy="dtr"), None)(graph)

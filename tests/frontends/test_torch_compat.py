@@ -639,6 +639,16 @@ def test_formulas_of_attention_on_a_cpu():
     assert backward(y, q, k, v, y, s, 0.0, False, out_val=gradients) == 2 * (2 * 3) * 4 * 6 * 5 * 8
 
 
+def test_formulas_of_attention_with_shared_heads():
+    aten = torch.ops.aten
+    q, k = torch.rand(2, 4, 8, 16), torch.rand(2, 2, 8, 16)
+    formula = operators.flop_formula(aten._scaled_dot_product_flash_attention.default)
+    whole = formula(q, q, q, out_val=(q,))
+    assert formula(q, k, k, out_val=(q,)) == whole == 2 * 2 * 4 * 8 * 8 * (16 + 16)
+    backward = operators.flop_formula(aten._scaled_dot_product_flash_attention_backward.default)
+    assert backward(q, q, k, k, q, out_val=(q, k, k)) == backward(q, q, q, q, q, out_val=(q, q, q))
+
+
 def test_events_of_the_profiler():
     from torch.profiler import ProfilerActivity, profile
 

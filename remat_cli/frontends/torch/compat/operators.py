@@ -171,7 +171,21 @@ def flop_formula(operator: Operator) -> Any:
         aten._scaled_dot_product_flash_attention_for_cpu_backward: aten._scaled_dot_product_flash_attention_backward,
     }
     packet = getattr(operator, "overloadpacket", None)
-    return flop_registry.get(packet) or flop_registry.get(same.get(packet))
+    formula = flop_registry.get(packet) or flop_registry.get(same.get(packet))
+    if formula is None or "scaled_dot_product" not in str(packet):
+        return formula
+
+    def with_heads(argument: Any, heads: int) -> Any:
+        if not isinstance(argument, torch.Tensor) or argument.dim() != 4 or argument.shape[1] == heads:
+            return argument
+        return argument.detach().repeat_interleave(heads // argument.shape[1], 1)
+
+    def of_all_heads(*args: Any, **options: Any) -> Any:
+        # Before 2.13, the formula knows only of keys and values with as many heads as queries have.
+        heads = max(a.shape[1] for a in args if isinstance(a, torch.Tensor) and a.dim() == 4)
+        return formula(*(with_heads(argument, heads) for argument in args), **options)
+
+    return of_all_heads
 
 
 def profiler_events(session: Any) -> Any:

@@ -70,6 +70,7 @@ class CachingAllocator:
         reserved: Bytes in segments.
         peak_allocated: Maximum of ``allocated`` so far.
         peak_reserved: Maximum of ``reserved`` so far.
+        returns: How often it has returned free segments to the device to serve a request, which takes much time.
     """
 
     limit_bytes: int | None = None
@@ -77,6 +78,7 @@ class CachingAllocator:
     reserved: int = 0
     peak_allocated: int = 0
     peak_reserved: int = 0
+    returns: int = 0
     _end: int = 0
     _free: dict[bool, list[tuple[int, int]]] = field(default_factory=lambda: {True: [], False: []})
     _blocks: dict[int, Block] = field(default_factory=dict)
@@ -143,6 +145,7 @@ class CachingAllocator:
 
     def _give_back(self) -> None:
         """Return every segment that is a single free block to the device."""
+        self.returns += 1
         for pool in self._free.values():
             for _, address in list(pool):
                 block = self._blocks[address]
@@ -186,10 +189,12 @@ class Footprint:
     Attributes:
         allocated_bytes: Most bytes in allocated blocks, fixed memory included.
         reserved_bytes: Most bytes taken from the device.
+        returns: How often memory is returned to the device in the last step of a loop, because of a limit.
     """
 
     allocated_bytes: int
     reserved_bytes: int
+    returns: int = 0
 
 
 def footprint(graph: Graph, statements: Iterable[Statement]) -> Footprint:
@@ -209,14 +214,18 @@ class Habit:
     Attributes:
         last_first: Whether the last output is allocated first.
         workspace_first: Whether workspace is allocated before the outputs. It is freed once they exist, in either case.
+        workspace_each: Whether there is workspace between outputs, too, as between gradients of a convolution.
     """
 
     last_first: bool = False
     workspace_first: bool = False
+    workspace_each: bool = False
 
 
 USUAL = Habit()
-_HABITS = tuple(Habit(last, workspace) for last in (False, True) for workspace in (False, True))
+_HABITS = tuple(
+    Habit(last, first, each) for last in (False, True) for first, each in ((False, False), (True, False), (False, True))
+)
 _LIBRARIES = 0
 """Among the requests of a step: where each pass begins, and libraries take memory permanently at first."""
 
@@ -283,7 +292,9 @@ class _Loop:
         allocator = CachingAllocator(limit_bytes)
         for size in self.fixed:
             allocator.allocate(size)
+        returns = 0
         for number in range(_LOOP):
+            returns = allocator.returns
             left = _step(allocator, requests, LIBRARY_BYTES if number == 0 else 0)
             if number == 0:
                 for size in self.states:
@@ -291,7 +302,7 @@ class _Loop:
             left += [allocator.allocate(size) for size in self.temporary]
             for block in left:
                 allocator.release(block)
-        return Footprint(allocator.peak_allocated, allocator.peak_reserved)
+        return Footprint(allocator.peak_allocated, allocator.peak_reserved, allocator.returns - returns)
 
     def least_limit(self, requests: Sequence[int], low: int) -> int:
         """The least limit above ``low``, to 1%, that allows the loop."""
@@ -362,7 +373,9 @@ def _requests(step: Step, statements: Iterable[Statement], habit: Habit) -> tupl
             node = graph.nodes[statement.node]
             first = allocate(node.workspace) if habit.workspace_first else -1
             outputs = list(zip(statement.registers, graph.values_of(statement.node), strict=True))
-            for register, value in reversed(outputs) if habit.last_first else outputs:
+            between = node.workspace if habit.workspace_each else 0
+            for k, (register, value) in enumerate(reversed(outputs) if habit.last_first else outputs):
+                release(allocate(between if k else 0))
                 held[register] = allocate(graph.size[value])
             release(first if habit.workspace_first else allocate(node.workspace))
             if statement.node == step.tangents:
@@ -402,16 +415,40 @@ def least_limit(
         state_bytes: See there.
         captured: The graph as it was captured, if nodes without operations were added to it; None if none were.
     """
-    step, least = read_step(graph if captured is None else captured), 0
-    if captured is not None:
-        tangents = captured.nodes[step.tangents].id
-        step = replace(step, graph=graph, tangents=next(k for k, n in enumerate(graph.nodes) if n.id == tangents))
-    loop = _Loop.of(step, state_bytes, update_bytes)
-    # Without workspace, or where operations have one output, habits make the same requests.
-    for requests in dict.fromkeys(_requests(step, statements, habit) for habit in _HABITS):
+    loop, orders = _loops(graph, statements, update_bytes, state_bytes, captured)
+    least = 0
+    for requests in orders:
         if not least or not loop.within(requests, least):
             least = loop.least_limit(requests, least)
     return least
+
+
+def returns_within(
+    graph: Graph, statements: Sequence[Statement], limit_bytes: int, *, state_bytes: int = 0
+) -> int | None:
+    """How often a training loop returns memory to the device in each step, to stay within a limit; None if it cannot.
+
+    What works within a limit may fail within a larger one, because memory is returned later. It is the most for any
+    habit.
+    """
+    loop, orders = _loops(graph, statements, None, state_bytes, None)
+    try:
+        return max(loop.footprint(requests, limit_bytes).returns for requests in orders)
+    except NoRoom:
+        return None
+
+
+def _loops(
+    graph: Graph, statements: Sequence[Statement], update_bytes: int | None, state_bytes: int, captured: Graph | None
+) -> tuple[_Loop, list[tuple[int, ...]]]:
+    """The loop of a plan, and the requests of its step for every habit, see :func:`least_limit`."""
+    step = read_step(graph if captured is None else captured)
+    if captured is not None:
+        tangents = captured.nodes[step.tangents].id
+        step = replace(step, graph=graph, tangents=next(k for k, n in enumerate(graph.nodes) if n.id == tangents))
+    # Without workspace, or where operations have one output, habits make the same requests.
+    orders = list(dict.fromkeys(_requests(step, statements, habit) for habit in _HABITS))
+    return _Loop.of(step, state_bytes, update_bytes), orders
 
 
 def start_libraries() -> int:

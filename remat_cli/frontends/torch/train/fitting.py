@@ -33,6 +33,7 @@ from remat_cli.frontends.torch.train.backend import backend_with
 from remat_cli.frontends.torch.train.loop_assumptions import Loss, LossDemand, demand_of, usual_demand, usual_loss
 from remat_cli.frontends.torch.train.module_call import PlannedCall, UnplannedCall, install, require_uncompiled
 from remat_cli.frontends.torch.train.module_plans import Costs, ModulePlans, PlainPlanner, Planner, Unknown
+from remat_cli.frontends.torch.train.report import kernels_words
 from remat_cli.frontends.torch.train.unplanned_code import measure_python_functions, sizes_unknown
 from remat_cli.frontends.torch.types import Device, FakeMode, Module, Tensor
 from remat_cli.graph.model import Graph
@@ -105,6 +106,7 @@ def fit_module(
     _warn_of(captured.more, untried)
     eager = None if captured.unknown_sizes or calls.paths.differ else eager_bytes(fake, mode, returns, loss)
     notes = [*assumptions_on_results(demand, held), captured.assumed, *_more_assumptions(calls, plans.unplanned_bytes)]
+    notes.append(kernels_words(costs.device.type, *(plan.graph for plan in plans.plans)))
     report = partial(plans.report, type(module).__name__, eager, "; ".join(filter(None, notes)))
     backend, strict = backend_with(compiler, plans.find, plans.refuse, plans.uses), unknown != "warn"
     return install(module, PlannedCall(module, backend, len(parts), strict=strict, plans=plans.plans, report=report))

@@ -81,6 +81,18 @@ def parts_words(*graphs: Graph) -> str:
     return f"{', '.join(found)}: losses and gradients are equal up to rounding, and not bit for bit"
 
 
+def kernels_words(device: str, *graphs: Graph) -> str:
+    """Which kernels of a captured step are not those of eager mode, in words; empty if none is known."""
+    payloads = (node.payload for graph in graphs for node in graph.nodes)
+    calls = {str(payload.get("call")) for payload in payloads if isinstance(payload, dict)}
+    if device != "cuda" or not any("batch_norm" in call for call in calls):
+        return ""
+    return (
+        "batch normalisation is PyTorch's, as under torch.compile, and in eager mode cuDNN's: losses and gradients are "
+        "equal up to rounding"
+    )
+
+
 _WORKSPACE = 'the workspace of operations comes on top: cost="measured" counts it'
 
 
