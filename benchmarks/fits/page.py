@@ -69,8 +69,8 @@ take no workspace and compute nothing.
 
 The models are small beside what the allocator takes at a time: one block from 1 to 10 MB more or less may mean one
 segment of 21 MB more or less, which is the largest part of these errors. So it is for Swin and ConvNeXt V2, whose
-operators take blocks of 2 MB for themselves in the backward pass. Steps are captured on a CPU: attention in float32 has
-other kernels on CUDA, which copy heads that are shared, and with dropout attention keeps its weights only on a CPU.
+operators take blocks of 2 MB for themselves in the backward pass. Steps are captured on a CPU, with the fused attention
+of GPUs under dropout: attention in float32 has other kernels on CUDA, which copy heads that are shared.
 """
 _CUDA_ROWS = Table(
     "models",

@@ -1,14 +1,15 @@
 """All that a GPU will be asked, on a CPU whose memory is made up: the first run there should not be the first run."""
 
+import fcntl
 import json
 
 import pytest
 import torch
 
 from benchmarks.frame import Session
-from benchmarks.torch import gpu
+from benchmarks.torch import gpu, parts
 from benchmarks.torch.batches import largest, stretched
-from benchmarks.torch.devices import Cpu, Cuda
+from benchmarks.torch.devices import Cpu, Cuda, Turns
 from remat_cli.frontends.torch.framework import Torch
 
 
@@ -64,6 +65,45 @@ def test_copies_stand_beside_what_pytorch_has(result):
         assert row["losses"] == "bit for bit"
         assert row["predicted_bytes"] <= row["budget_bytes"]
         assert row["bound_s"] <= row["predicted_s"]
+
+
+def test_the_loss_in_parts_stands_beside_the_one_by_hand():
+    eager, by_hand, whole, like, least = parts.rows_of(Cpu(), lambda: 1.0, print, quick=True)
+    assert (eager["gradients"], whole["gradients"], whole["regions"]) == ("nothing", "nothing", "")
+    assert by_hand["allocated_bytes"] < eager["allocated_bytes"]
+    assert least["allocated_bytes"] <= least["budget_bytes"] < whole["allocated_bytes"]
+    assert like["predicted_bytes"] <= by_hand["allocated_bytes"]
+    for row in (like, least):
+        assert not row["problem"]
+        assert row["regions"].startswith("loss: ")
+        assert float(row["gradients"]) < 1e-5
+
+
+def test_lanes_are_processes_whose_rows_come_together(tmp_path):
+    told = ["--device", "cpu", "--quick", "--lanes", "--parts", "overhead", "--out", str(tmp_path)]
+    assert gpu.main(told) == 0
+    [row] = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))["rows"]
+    assert (row["table"], row["problem"]) == ("overhead", "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu.json", "gpu.md"]
+
+
+def test_one_process_has_the_device_at_a_time(tmp_path):
+    turns, others = Turns(tmp_path / "turns"), (tmp_path / "turns").open("ab")
+
+    def others_can():
+        try:
+            fcntl.flock(others, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(others, fcntl.LOCK_UN)
+        return True
+
+    with others:
+        with turns.turn(), turns.turn():
+            assert not others_can()
+        assert others_can()
+        with Turns().turn():  # a process that has the device to itself
+            assert others_can()
 
 
 def test_the_page_shows_every_table(result):

@@ -26,8 +26,8 @@ from remat_cli.frontends.torch.measure.allocator import (
     fixed_sizes,
     footprint,
     least_limit,
-    returns_within,
     loop_footprint,
+    returns_within,
 )
 from remat_cli.plan.check import check
 from remat_cli.plan.derive import derive

@@ -13,7 +13,8 @@ import remat_cli
 from remat_cli.api.announcing import Announcer
 from remat_cli.control import Progress
 from remat_cli.frontends.messages import clear_live, show_live, tell_stderr, warn
-from remat_cli.frontends.torch.train.report import Fitted, saving
+from remat_cli.frontends.torch.framework import Torch
+from remat_cli.frontends.torch.train.report import Fitted, kernels_words, saving
 from remat_cli.zoo.registry import build_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -44,6 +45,14 @@ def terminal(monkeypatch):
 def module() -> nn.Module:
     layers = [layer for _ in range(4) for layer in (nn.Linear(32, 32), nn.GELU())]
     return nn.Sequential(*layers, nn.Linear(32, 1))
+
+
+def test_kernels_that_eager_mode_has_not_are_named():
+    """On CUDA alone, where eager mode leaves batch normalisation to cuDNN."""
+    names = ("gpt2{batch=1,depth=1,cost=flops}", "unet{batch=1,resolution=32,width=2,depth=1,cost=flops}")
+    other, normalised = (Torch().export_architecture(f"torch/{name}") for name in names)
+    assert kernels_words("cuda", other, normalised).startswith("batch normalisation is PyTorch's")
+    assert kernels_words("cuda", other) == kernels_words("cpu", normalised) == ""
 
 
 def test_a_saving_says_of_what():

@@ -105,8 +105,7 @@ def fit_module(
     plans.plan_parts(type(module).__name__, parts, calls, demand, held)
     _warn_of(captured.more, untried)
     eager = None if captured.unknown_sizes or calls.paths.differ else eager_bytes(fake, mode, returns, loss)
-    notes = [*assumptions_on_results(demand, held), captured.assumed, *_more_assumptions(calls, plans.unplanned_bytes)]
-    notes.append(kernels_words(costs.device.type, *(plan.graph for plan in plans.plans)))
+    notes = [*assumptions_on_results(demand, held), captured.assumed, *_more_assumptions(calls, plans)]
     report = partial(plans.report, type(module).__name__, eager, "; ".join(filter(None, notes)))
     backend, strict = backend_with(compiler, plans.find, plans.refuse, plans.uses), unknown != "warn"
     return install(module, PlannedCall(module, backend, len(parts), strict=strict, plans=plans.plans, report=report))
@@ -174,16 +173,16 @@ def assumptions_on_results(demand: LossDemand | None, held: Sequence[Tensor] | N
     return notes
 
 
-def _more_assumptions(calls: Calls, unplanned_bytes: int) -> list[str]:
-    """What is assumed of a forward pass that draws what it runs, and counted for code in no plan, in words."""
-    notes = []
+def _more_assumptions(calls: Calls, plans: ModulePlans) -> list[str]:
+    """What is assumed of a forward pass that draws what it runs, of kernels, and of code in no plan, in words."""
+    notes = [kernels_words(plans.costs.device.type, *(plan.graph for plan in plans.plans))]
     if calls.paths.differ:
         count = len(calls.paths.sizes)
         notes.append(f"what it runs is random; the plan is for the largest of the {count} paths that were tried")
-    if unplanned_bytes:
+    if plans.unplanned_bytes:
         notes.append(
-            f"code that is in no plan keeps {format_bytes(unplanned_bytes)} for its backward pass, which is counted; "
-            "what it needs only while its forward pass runs is not"
+            f"code that is in no plan keeps {format_bytes(plans.unplanned_bytes)} for its backward pass, which is "
+            "counted; what it needs only while its forward pass runs is not"
         )
     return notes
 
