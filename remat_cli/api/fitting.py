@@ -13,6 +13,7 @@ from remat_cli.api.announcing import Announcer
 from remat_cli.api.arguments import as_path, as_text, as_training_budget, as_whole, options_of, require_order
 from remat_cli.errors import Infeasible, LimitReached, UsageError, in_fit, wrong_type
 from remat_cli.frontends.interconnect import Interconnect
+from remat_cli.frontends.messages import warn
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive
@@ -41,6 +42,10 @@ TIME_LIMIT_S = 60.0
 """Seconds that ``fit`` searches for each plan by default. Untuned."""
 _FOR_SPEED = 3
 """Plans to make after one that fits only if every step returns memory to the device, which takes time. Untuned."""
+_RETURNS = (
+    "remat: within this budget, PyTorch's allocator returns memory to the device in every step, which takes time; "
+    "with a larger one it need not"
+)
 _LEAST_STEP, _MOST_STEP = 0.01, 0.04
 """Least and most step from one of these plans to the next, after the first, as a share of the budget. Untuned."""
 _TRIES = 6
@@ -533,6 +538,7 @@ class CachedPlanner:
             step = (need - room) / room if k == 0 else min((1 + k / 2) * (need - room) / room, _MOST_STEP)
             tried, wanted = wanted, max(1, wanted - int(max(step, _LEAST_STEP) * room))
         if slow is not None:
+            warn(_RETURNS)
             return slow
         if refused is not None:
             raise Infeasible(

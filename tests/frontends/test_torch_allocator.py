@@ -168,6 +168,20 @@ def test_plans_for_cuda_leave_room_for_gaps():
         CachedPlanner(parse_budget("20%"), SolveOptions(strategy="dtr"), None)(graph)
 
 
+def test_a_plan_for_which_every_step_returns_memory_is_the_last_choice(monkeypatch):
+    """And if there is no other, a warning says what it costs."""
+    graph = graph_of("conv")
+    nodes = tuple(replace(n, outputs=tuple(size << 12 for size in n.outputs)) for n in graph.nodes)
+    graph = replace(graph, nodes=nodes, metadata=graph.metadata | {"device": "cuda"})
+    planner = CachedPlanner(parse_budget("80%"), SolveOptions(strategy="dtr"), None)
+    asked = []
+    monkeypatch.setattr(CachedPlanner, "_returns", lambda self, plan, limit: asked.append(plan) or len(asked) % 2)
+    assert planner(graph) is asked[1]
+    monkeypatch.setattr(CachedPlanner, "_returns", lambda self, plan, limit: asked.append(plan) or 1)
+    with pytest.warns(UserWarning, match="returns memory to the device in every step"):
+        assert planner(graph) is asked[2]
+
+
 def test_tensors_of_generated_code_die_with_it():
     """Without the garbage collector, which would come late, and let memory be counted in the wrong place."""
     kept = torch.ones(3)
