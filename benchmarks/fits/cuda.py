@@ -5,6 +5,7 @@ is measured needs no kernels, so it runs on :mod:`benchmarks.torch.hollow`, too,
 """
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -63,7 +64,8 @@ def _apart(work: Callable[[], dict[str, int]]) -> dict[str, int] | str:
     ended = forked(told, _LIMIT_S)
     if ended.code == 0:
         return dict(json.loads(ended.out.splitlines()[-1]))
-    return (ended.err.strip().splitlines() or [f"ended with code {ended.code}"])[-1][:300]
+    said = (ended.err.strip().splitlines() or [f"ended with code {ended.code}"])[-1]
+    return re.sub(r"(?<!\S)/\S*/", "", said)[:300]  # without folders of this machine
 
 
 def _predicted(model: Listed, limit_s: float) -> dict[str, int]:
