@@ -155,15 +155,15 @@ def compiling() -> str | None:
     return next(iter(_current), None)
 
 
-def kept() -> list[Path] | None:
-    """The folders that hold the machine code of all groups; None if some of it is not cached."""
+def kept(group: Group) -> set[Path] | None:
+    """The folders that hold the machine code of a group; None if some of it is not cached."""
     found: set[Path] = set()
-    for dispatcher in (dispatcher for group in GROUPS for dispatcher in _entries_of(group)):
+    for dispatcher in _entries_of(group):
         place = dispatcher._cache.place(_signature(dispatcher), dispatcher.targetctx)
         if place is None:
             return None
         found.add(place)
-    return sorted(found)
+    return found
 
 
 def _work() -> None:

@@ -203,7 +203,7 @@ def test_stopping_keeps_the_incumbent(reason: str) -> None:
 
 def test_a_time_limit_before_any_schedule() -> None:
     # On a busy machine the limit comes before CP-SAT starts.
-    with pytest.raises(LimitReached, match="CP-SAT found a schedule that fits|stopped before any schedule was found"):
+    with pytest.raises(LimitReached, match=r"CP-SAT found a schedule that fits|stopped before any schedule was found"):
         solve(layered(300, 3), "70%", SolveOptions(strategy="moccasin", time_limit_s=2))
 
 

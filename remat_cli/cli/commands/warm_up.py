@@ -1,6 +1,7 @@
 """``remat warm-up``: compile the inner loops of this installation."""
 
 import time
+from pathlib import Path
 
 import click
 
@@ -26,13 +27,16 @@ def command(quiet: bool, color: str) -> int:
     from remat_cli.kernels.compiling import GROUPS, kept, wait
 
     out, started_s = Output(color, quiet), time.monotonic()
+    folders: set[Path] = set()
     for group in GROUPS:
         out.note(f"compiling {group}")
         wait(group, Control())
-    took_s, folders = time.monotonic() - started_s, kept()
-    if folders is None:
-        complain(f"remat: error: compiled in {took_s:.1f} s for nothing: there is no folder to keep machine code in")
-        complain("  hint: set NUMBA_CACHE_DIR to a folder that can be written, now and for later commands")
-        return ExitCode.NO
-    out.report(f"Ready after {took_s:.1f} s. The machine code is in {', '.join(map(str, folders))}\n", secondary=True)
+        found = kept(group)
+        if found is None:
+            complain("remat: error: there is no folder to keep machine code in")
+            complain("  hint: set NUMBA_CACHE_DIR to a folder that can be written, now and for later commands")
+            return ExitCode.NO
+        folders |= found
+    where, took_s = ", ".join(map(str, sorted(folders))), time.monotonic() - started_s
+    out.report(f"Ready after {took_s:.1f} s. The machine code is in {where}\n", secondary=True)
     return ExitCode.OK
