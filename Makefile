@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup system demo test test-core newest test-tensorflow test-keras2 test-jax lint check-types graphs docs site package bench chunks integrations paper paper-long mutations fuzz faults screenshots gpu hollow hollow-truth models named-models foreign truth ablation torch-versions clean
+.PHONY: setup system demo test test-core test-long newest test-tensorflow test-keras2 test-jax lint check-types graphs docs site package bench chunks integrations paper paper-long mutations fuzz faults screenshots gpu hollow hollow-truth models named-models foreign truth ablation torch-versions clean
 
 setup: $(VENV)/.ready
 
@@ -99,6 +99,10 @@ build/keras2/.ready: pyproject.toml constraints-keras2.txt tests/keras2_frontend
 # What `make test` runs, without the tests that need a program of the system.
 test-core: setup lint
 	$(BIN)/python -m pytest -n 2 -m 'not system'
+
+# The tests of half a minute and more that `make test` leaves out (tests/conftest.py): ten minutes on two cores.
+test-long: setup system
+	$(BIN)/python -m pytest -n 2 --long
 
 # What users get: the newest release of everything that its range in pyproject.toml allows, instead of constraints.txt, with
 # the tests that meet what packages print, warn of and answer. torch alone stays as it is there, because newer ones come with

@@ -31,3 +31,30 @@ def pytest_ignore_collect(collection_path, config):
         return None
     named = [(config.invocation_params.dir / str(argument).partition("::")[0]).resolve() for argument in config.args]
     return None if any(apart in [path, *path.parents] for path in named) else True
+
+
+LONG = {
+    "test_fits_ranks.py": ["predicted[grad-build]", "predicted[none-build]", "answer[keep-all]"],
+    "test_torch_blocks.py": ["[list-every-third-41]"],
+    "test_torch_fully_sharded.py": ["steps[bfloat16]", "steps[equal]"],
+    "test_torch_inductor.py": ["of_the_plan[Dense", "of_the_plan[Experts", "of_the_plan[Weights"],
+    "test_torch_sharded.py": ["together[both-4]", "of_a_rank[both-4-"],
+    "test_torch_sizes.py": ["proven_one[1]", "proven_one[3]"],
+}
+"""Tests of half a minute and more by file, beside others of the same kind; only ``make test-long`` runs them."""
+
+
+def pytest_addoption(parser):
+    """Add ``--long``."""
+    parser.addoption("--long", action="store_true", help="run the long tests, and no others")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Keep the long tests apart from the others."""
+    kept, left = [], []
+    for item in items:
+        is_long = any(part in item.name for part in LONG.get(item.path.name, ()))
+        (kept if is_long == config.getoption("--long", False) else left).append(item)
+    if left:
+        items[:] = kept
+        config.hook.pytest_deselected(items=left)
