@@ -41,7 +41,10 @@ LONG = {
     "test_torch_sharded.py": ["together[both-4]", "of_a_rank[both-4-"],
     "test_torch_sizes.py": ["proven_one[1]", "proven_one[3]"],
 }
-"""Tests of half a minute and more by file, beside others of the same kind; only ``make test-long`` runs them."""
+"""By file, parts of the names of tests that took over 25 seconds, which only ``make test-long`` runs.
+
+The limit keeps all of CI within its 90 minutes; other parameters of the same tests stay in ``make test``.
+"""
 
 
 def pytest_addoption(parser):
