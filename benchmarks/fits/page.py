@@ -7,7 +7,6 @@ from typing import Any
 from benchmarks.frame import Column, Table, columns
 from benchmarks.models.listing import LIMIT_S, MODELS
 from benchmarks.page import measured_on, written_table
-from remat_cli.frontends.torch.measure.allocator import LIBRARY_BYTES
 from remat_cli.planning.fits import BEST, BLOCKS, WITHOUT
 
 _HEAD = """\
@@ -61,9 +60,9 @@ and does nothing else (`benchmarks/torch/hollow`). The allocator and the choice 
 take no workspace and compute nothing.
 
 - *predicted*: what `remat fits` says is taken from the device, without its context; *gaps*: the part of it that is gaps
-  of the allocator and what cuBLAS takes, 67 MB for the two threads that use it.
-- *allocated* and *reserved*: the peaks of the allocator in three steps, if nothing limits it. *Tensors* is the error of
-  the predicted tensors, with what cuBLAS takes, against what is allocated.
+  of the allocator and what cuBLAS takes, 67 MB if both threads use it.
+- *allocated* and *reserved*: the peaks of the allocator in three steps, if nothing limits it; *cuBLAS*: what it keeps of
+  them. *Tensors* is the error of the predicted tensors against what is allocated besides.
 - *least limit*: the least memory within which the three steps run, to 1%: what the prediction is of. *Whole* is its
   error. An error is predicted / measured - 1.
 
@@ -77,7 +76,7 @@ _CUDA_ROWS = Table(
     "",
     (
         *columns("text", family="family", model="model"),
-        *columns("bytes", total="predicted", gaps="gaps", allocated="allocated", reserved="reserved"),
+        *columns("bytes", total="predicted", gaps="gaps", allocated="allocated", libraries="cuBLAS", reserved="reserved"),
         *columns("bytes", limit="least limit"),
         *columns("text", tensors="tensors", whole="whole"),
     ),
@@ -104,9 +103,8 @@ def cuda_page(document: Mapping[str, Any]) -> str:
     """The page of what training takes from a CUDA device."""
     rows = [(m, document["rows"][m.name]["cuda"]) for m in MODELS if "cuda" in document["rows"].get(m.name, {})]
     ours = [(model, row["predicted"], row["measured"]) for model, row in rows if row["ok"]]
-    libraries = 2 * LIBRARY_BYTES
     errors = {
-        "tensors": [_off(p["total"] - p["gaps"] + libraries, m["allocated"]) for _, p, m in ours],
+        "tensors": [_off(p["total"] - p["gaps"], m["allocated"] - m["libraries"]) for _, p, m in ours],
         "whole": [_off(p["total"], m["limit"]) for _, p, m in ours],
     }
     signed = [{name: _signed(found[k]) for name, found in errors.items()} for k in range(len(ours))]

@@ -30,6 +30,15 @@ _LARGE_STEP = 2 << 20
 """Sizes of such segments are multiples of this."""
 LIBRARY_BYTES = 32 << 20
 """Most bytes that cuBLAS keeps for each thread that uses it: its workspace on the largest devices."""
+_MULTIPLYING = frozenset(
+    (
+        *("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "matmul", "einsum"),
+        *("_scaled_mm", "_int_mm", "_scaled_dot_product_attention_math", "_scaled_dot_product_attention_math_backward"),
+    )
+)
+"""ATen's operators that call cuBLAS; convolutions and fused attention do not."""
+_KNOWN = frozenset(("aten", "prims", "remat", "_c10d_functional", "c10d", "_operator"))
+"""Namespaces whose other operators do not call it. Those of other libraries may."""
 _LOOP = 3
 """Steps to simulate: a training loop takes no more memory after them."""
 
@@ -227,7 +236,7 @@ _HABITS = tuple(
     Habit(last, first, each) for last in (False, True) for first, each in ((False, False), (True, False), (False, True))
 )
 _LIBRARIES = 0
-"""Among the requests of a step: where each pass begins, and libraries take memory permanently at first."""
+"""Among the requests of a step: where a pass first calls cuBLAS, which takes memory permanently then."""
 
 
 def loop_footprint(
@@ -241,8 +250,8 @@ def loop_footprint(
 ) -> Footprint:
     """Peaks of the allocator for a training loop by plan.
 
-    cuBLAS takes memory permanently when a thread first uses it: at the start of the forward and of the backward pass,
-    which run in different threads. Gradients of a step are freed before the next, as by ``zero_grad()``.
+    cuBLAS takes memory permanently when a thread first multiplies matrices; the forward and the backward pass run in
+    different threads. Gradients of a step are freed before the next, as by ``zero_grad()``.
 
     Args:
         step: A captured step.
@@ -257,7 +266,8 @@ def loop_footprint(
     Raises:
         NoRoom: If the limit does not allow the loop.
     """
-    return _Loop.of(step, state_bytes, update_bytes).footprint(_requests(step, statements, habit), limit_bytes)
+    requests = _requests(step, statements, habit, _multiplying(step))
+    return _Loop.of(step, state_bytes, update_bytes).footprint(requests, limit_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,13 +355,33 @@ def _step(allocator: CachingAllocator, requests: Iterable[int], libraries: int =
     return held
 
 
-def _requests(step: Step, statements: Iterable[Statement], habit: Habit) -> tuple[int, ...]:
+def _multiplying(step: Step) -> frozenset[str]:
+    """The ids of the nodes of ``step`` that call cuBLAS, or may."""
+    whole = step.whole or step
+    found = set()
+    for k, (node, operation) in enumerate(zip(step.graph.nodes, step.operations, strict=True)):
+        inner = [whole.operations[one] for one in step.parts[k].nodes] if k in step.parts else [operation]
+        if any(_multiplies(one.call) for one in inner):
+            found.add(node.id)
+    return frozenset(found)
+
+
+def _multiplies(call: str) -> bool:
+    """Whether an operator calls cuBLAS, or may."""
+    namespace, _, name = call.partition(".")
+    return namespace not in _KNOWN or name.partition(".")[0] in _MULTIPLYING
+
+
+def _requests(
+    step: Step, statements: Iterable[Statement], habit: Habit, multiplying: frozenset[str] = frozenset()
+) -> tuple[int, ...]:
     """What one step by plan asks of the allocator, in order.
 
-    Bytes of a block, or ``~k`` to free the block of the k-th such request, or ``_LIBRARIES``.
+    Bytes of a block, or ``~k`` to free the block of the k-th such request, or ``_LIBRARIES`` for the first node of each
+    pass in ``multiplying``.
     """
     graph = step.graph
-    found, asked = [_LIBRARIES], 0
+    asked, found, idle = 0, list[int](), True
     held: dict[str, int] = {}
     into: dict[str, int] = {}
 
@@ -377,9 +407,10 @@ def _requests(step: Step, statements: Iterable[Statement], habit: Habit) -> tupl
             for k, (register, value) in enumerate(reversed(outputs) if habit.last_first else outputs):
                 release(allocate(between if k else 0))
                 held[register] = allocate(graph.size[value])
-            release(first if habit.workspace_first else allocate(node.workspace))
-            if statement.node == step.tangents:
+            if idle and node.id in multiplying:
                 found.append(_LIBRARIES)
+            idle = statement.node == step.tangents or (idle and node.id not in multiplying)
+            release(first if habit.workspace_first else allocate(node.workspace))
         elif isinstance(statement, Deallocate):
             release(held.pop(statement.register))
         elif isinstance(statement, Allocate):
@@ -443,11 +474,12 @@ def _loops(
 ) -> tuple[_Loop, list[tuple[int, ...]]]:
     """The loop of a plan, and the requests of its step for every habit, see :func:`least_limit`."""
     step = read_step(graph if captured is None else captured)
+    multiplying = _multiplying(step)
     if captured is not None:
         tangents = captured.nodes[step.tangents].id
         step = replace(step, graph=graph, tangents=next(k for k, n in enumerate(graph.nodes) if n.id == tangents))
     # Without workspace, or where operations have one output, habits make the same requests.
-    orders = list(dict.fromkeys(_requests(step, statements, habit) for habit in _HABITS))
+    orders = list(dict.fromkeys(_requests(step, statements, habit, multiplying) for habit in _HABITS))
     return _Loop.of(step, state_bytes, update_bytes), orders
 
 
