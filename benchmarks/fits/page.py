@@ -61,8 +61,8 @@ take no workspace and compute nothing.
 
 - *predicted*: what `remat fits` says is taken from the device, without its context; *gaps*: the part of it that is gaps
   of the allocator and what cuBLAS takes, 67 MB if both threads use it.
-- *allocated* and *reserved*: the peaks of the allocator in three steps, if nothing limits it; *cuBLAS*: what it keeps of
-  them. *Tensors* is the error of the predicted tensors against what is allocated besides.
+- *allocated* and *reserved*: the peaks of the allocator in three steps, if nothing limits it; *cuBLAS*: what it keeps
+  of them. *Tensors* is the error of the predicted tensors against what is allocated besides.
 - *least limit*: the least memory within which the three steps run, to 1%: what the prediction is of. *Whole* is its
   error. An error is predicted / measured - 1.
 
@@ -76,7 +76,9 @@ _CUDA_ROWS = Table(
     "",
     (
         *columns("text", family="family", model="model"),
-        *columns("bytes", total="predicted", gaps="gaps", allocated="allocated", libraries="cuBLAS", reserved="reserved"),
+        *columns(
+            "bytes", total="predicted", gaps="gaps", allocated="allocated", libraries="cuBLAS", reserved="reserved"
+        ),
         *columns("bytes", limit="least limit"),
         *columns("text", tensors="tensors", whole="whole"),
     ),

@@ -20,6 +20,7 @@ from remat_cli.kernels.segments import fill_visits
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.planning.solving import SolveOptions, solve
+from remat_cli.strategies.chains import visits
 from remat_cli.strategies.chains.segments import Dense, Reserved, Segments, fill, highest_visited, prefix_sums
 from remat_cli.strategies.chains.visits import chain_answer
 from remat_cli.zoo.registry import build_graph
@@ -119,6 +120,55 @@ def test_equal_sizes_are_exact_whatever_the_costs(seed: int, reads: str) -> Iter
     highest = rng.choice((1, 6))
     graph = training_chain(rng, rng.randint(2, 5), lambda: rng.randint(highest // 6, highest), lambda: size, reads)
     yield from ["telling"] * check_everywhere(graph, exact=True)
+
+
+@pytest.mark.parametrize("reads", ["one", "two"])
+def test_long_chains_of_equal_layers_are_exact_in_closed_form(reads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if they were too long for a programme; the loss, too, is like the layers."""
+    monkeypatch.setattr(visits, "MOST_LEVELS", 0)
+    telling = 0
+    for layers in range(2, 6):
+        telling += check_everywhere(training_chain(random.Random(0), layers, lambda: 2, lambda: 3, reads), exact=True)
+    assert telling >= 4
+
+
+def test_the_closed_form_is_never_above_the_optimum_and_says_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visits, "MOST_LEVELS", 0)
+    rng = random.Random(4)
+    telling = 0
+    for _ in range(25):
+        size, cost = rng.choice((1, 3)), rng.choice((1, 6))
+        reads, layers = rng.choice(("one", "two", "any")), rng.randint(2, 5)
+        graph = training_chain(
+            rng, layers, lambda most=cost: rng.randint(1, most), lambda most=size: rng.randint(1, most), reads
+        )
+        telling += check_everywhere(graph)
+        telling += check_everywhere(branched(rng))
+    assert telling >= 20
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_closed_form_is_never_above_the_programme(seed: int) -> None:
+    """On chains beyond brute force; with equal layers both agree."""
+    rng = random.Random(seed)
+    most = 1 + seed % 4
+    graph = training_chain(rng, rng.randint(20, 40), lambda: rng.randint(1, most), lambda: rng.randint(1, most), "two")
+    levels = visits.Levels.of(graph, visits.forward_end(graph))
+    assert levels is not None
+    telling = 0
+    for room in range(peak_bound(graph).bytes, no_remat_peak(graph), 2):
+        closed, exact = levels.binomial(levels.spare(room)), levels._by_programme(levels.spare(room), 2.0)
+        assert closed == exact if most == 1 else closed <= exact
+        telling += closed > 0
+    assert telling
+
+
+def test_a_chain_of_thousands_of_layers_is_proven_near_the_least_memory() -> None:
+    graph = build_graph("linear{n=3000}")
+    claim = solve(graph, "8B", SolveOptions()).plan.claim
+    assert claim.status is ClaimStatus.OPTIMAL
+    # All nodes once cost 9,001. The last layer needs nothing again, and t(3000, 5) = 10 * 3,000 - C(15, 6).
+    assert claim.cost == 9_001 + 10 * 3_000 - math.comb(15, 6) - 2_999
 
 
 def test_no_bound_is_above_the_optimum_where_costs_and_sizes_differ() -> None:

@@ -16,9 +16,10 @@ from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.plan.derive import peak
 from remat_cli.plan.model import ClaimStatus, Scope
 from remat_cli.planning.solving import Solved, SolveOptions, solve
+from remat_cli.strategies.chains.binomial import advances, binomial
 from remat_cli.strategies.chains.checkpointed import periodic, recursive
 from remat_cli.strategies.chains.extract import Chain
-from remat_cli.strategies.chains.griewank import Hetero, advances, binomial, reversal
+from remat_cli.strategies.chains.griewank import Hetero, reversal
 from remat_cli.strategies.chains.rotor import Program
 from remat_cli.strategies.registry import strategy_from_spec
 from remat_cli.zoo.registry import build_graph

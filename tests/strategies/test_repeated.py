@@ -13,7 +13,7 @@ from remat_cli.control import Control
 from remat_cli.errors import Infeasible, StrategyMismatch
 from remat_cli.graph.analysis import no_remat_peak, working_sets
 from remat_cli.graph.model import Graph, Node, Phase
-from remat_cli.plan.liveness import priced
+from remat_cli.plan.liveness import Priced, priced
 from remat_cli.plan.replay import replay
 from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.strategies.chains.extract import Chain
@@ -259,3 +259,32 @@ def test_groupings_halve_and_a_middling_one_comes_first():
     assert counts[-1] == blocks.chain.length
     assert all(a < b for a, b in pairwise(counts))
     assert all(ends[-1] == blocks.chain.length - 1 for ends in groupings)
+
+
+def test_thousands_of_equal_layers_near_the_least_memory_have_a_plan():
+    """Their table is affordable only in units of the size of a layer, of which few fit."""
+    graph = build_graph("linear{n=3000}")
+    budget = graph.fixed_memory + 2 * least_room(graph)
+    blocks = Blocks.of(graph, budget - graph.fixed_memory, "repeated")
+    found = blocks.best(range(blocks.chain.length), budget, UNLIMITED)
+    assert isinstance(found, Priced)
+    assert replay(graph, found.computes).peak_bytes <= budget
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_units_of_the_greatest_common_divisor_are_exact(seed, monkeypatch):
+    """A plan of the finest grouping exists as soon as one does in units of a byte, and costs the same."""
+    small = repeated_graph(seed, 4)
+    grain = 1024
+    nodes = [
+        replace(node, outputs=tuple(size * grain for size in node.outputs), workspace=node.workspace * grain)
+        for node in small.nodes
+    ]
+    large = replace(small, nodes=tuple(nodes))
+    room = least_room(small)
+    for budget in range(room, room + 6):
+        in_bytes, in_units = (
+            Blocks.of(graph, budget * scale, "repeated").best(ends, budget * scale, UNLIMITED)
+            for graph, scale, ends in ((small, 1, range(5)), (large, grain, range(5)))
+        )
+        assert in_bytes == in_units or (in_bytes.cost, in_bytes.computes) == (in_units.cost, in_units.computes)

@@ -7,9 +7,8 @@ ones are added.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -18,12 +17,11 @@ import numpy as np
 from remat_cli.errors import UsageError
 from remat_cli.graph.model import Graph
 from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy, Task
+from remat_cli.strategies.chains.binomial import MOST_RUNS, Splits, advances, binomial
 from remat_cli.strategies.chains.extract import Chain, require_blocks
 from remat_cli.strategies.chains.segments import Segments, Table, prefix_sums
 from remat_cli.strategies.incumbent import Incumbent
 
-_MOST_RUNS = 1_000_000
-"""Longest schedule to try, in runs. Untuned."""
 _STATES = 4e7
 """Most numbers in a table: 320 MB. Untuned."""
 _BLOCKS = 340
@@ -33,9 +31,6 @@ _ALL_TRIED = 250_000
 _NEAR = 4
 """Beyond, numbers of slots to try on either side of the largest that fits. Untuned."""
 _NO_LIMIT = 2**62
-
-Splits = Iterable[tuple[int, int, int]]
-"""(l, k, r): with x_l stored, advance to x_k; the states l .. r are needed, r first. See ``Segments.order``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +110,7 @@ class Revolve(_Griewank):
     def schedules(self, chain: Chain) -> tuple[int, Callable[[int], Splits | None]]:
         """The binomial schedules; None for a number of slots that takes too many runs."""
         length = chain.length
-        return length, lambda s: binomial(length, s) if advances(length, s) <= _MOST_RUNS else None
+        return length, lambda s: binomial(length, s) if advances(length, s) <= MOST_RUNS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,60 +150,6 @@ class RevolveHetero(_Griewank):
         most = max(1, min(chain.length, int(_STATES / chain.length**2)))
         program = Hetero.of(costs, most if not self.slots else min(self.slots, most))
         return program.slots, program.splits
-
-
-def advances(length: int, slots: int) -> int:
-    """t(L, s): the fewest plain advances that reverse L steps with s stored states, x_0 among them.
-
-    With r the least number for which beta(s, r) = C(s + r, s) >= L it is r L - beta(s + 1, r - 1); for example
-    t(10, 1..9) = 45, 20, 15, 14, 13, 12, 11, 10, 9.
-
-    Raises:
-        ValueError: If there is no slot for x_0.
-    """
-    if length == 0:
-        return 0
-    if slots < 1:
-        raise ValueError("reversing a step takes a slot for its input")
-    r = _repetitions(length, slots)
-    return r * length - _beta(slots + 1, r - 1)
-
-
-def binomial(length: int, slots: int) -> Iterator[tuple[int, int, int]]:
-    """The splits of the binomial schedule of L >= 1 steps with s >= 1 slots."""
-    todo = [(0, length, slots)]
-    while todo:
-        start, steps, s = todo.pop()
-        if steps == 1:
-            continue  # x_start is there
-        k = steps - 1 if s == 1 else _split(steps, s)
-        yield start, start + k, start + steps - 1
-        # First the steps after the checkpoint, then those before it.
-        todo.append((start, k, s))
-        if s > 1:
-            todo.append((start + k, steps - k, s - 1))
-
-
-def _split(length: int, slots: int) -> int:
-    """The next checkpoint k: beta(s, r-2) <= k <= beta(s, r-1), beta(s-1, r-1) <= L - k <= beta(s-1, r)."""
-    r = _repetitions(length, slots)
-    lowest = max(1, _beta(slots, r - 2), length - _beta(slots - 1, r))
-    highest = min(length - 1, _beta(slots, r - 1), length - _beta(slots - 1, r - 1))
-    assert lowest <= highest
-    return highest
-
-
-def _repetitions(length: int, slots: int) -> int:
-    """The least r with beta(s, r) >= L."""
-    r = 0
-    while _beta(slots, r) < length:
-        r += 1
-    return r
-
-
-def _beta(slots: int, repetitions: int) -> int:
-    """C(s + r, s): the longest chain that can be reversed with s slots if no step is advanced more than r times."""
-    return math.comb(slots + repetitions, slots) if repetitions >= 0 else 0
 
 
 def reversal(length: int, splits: Splits) -> list[int]:

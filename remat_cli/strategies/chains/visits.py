@@ -22,6 +22,8 @@ bytes fit beside the working sets of the visits to k.
 The proof is in ``docs/mathematics.md``, "Visits".
 
 So a schedule costs at least V(0, R, 0) for the highest visited level R, and every node that this leaves out once.
+On a chain of thousands of levels this takes too long; where its levels are alike, a closed form bounds V from below
+(:meth:`Levels.binomial`), and the binomial schedule of Griewank and Walther meets it if all are equal.
 Nothing is assumed about keeping a checkpoint until it is used; for equal sizes the recursion is that of Griewank and
 Walther (Evaluating Derivatives, 2nd ed., chapter 12, where it rests on a lemma on the persistence of checkpoints).
 The order of visits is that of the document, so the bound holds for document order; where every node reads the one
@@ -32,7 +34,12 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+from typing import TypeVar
 
 import numpy as np
 
@@ -42,6 +49,7 @@ from remat_cli.plan.derive import peak
 from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Schedule
+from remat_cli.strategies.chains.binomial import MOST_RUNS, Splits, advances, binomial
 from remat_cli.strategies.chains.segments import (
     LONGEST_S,
     MOST_LEVELS,
@@ -56,6 +64,11 @@ from remat_cli.tolerances import CHAIN_ROUNDING
 
 _EXACT = 2.0**50
 _NO_LIMIT = 2**62
+_CHOICES = 24
+"""Most costs, and most numbers of bytes to spare, to try for levels that are alike. Untuned."""
+_FEWER = 3
+"""Numbers of kept values to try, from the most on: what is in memory besides may leave room for fewer. Untuned."""
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +93,11 @@ class Levels:
 
     @classmethod
     def of(cls, graph: Graph, split: int) -> Levels | None:
-        """The levels of the first ``split`` nodes; None if they are fewer than two, too many, or never visited."""
+        """The levels of the first ``split`` nodes; None if they are fewer than two, or never visited."""
         if split < 2:
             return None
         spine, level = dominators(graph, split)
-        if not 2 <= len(spine) <= MOST_LEVELS:
+        if len(spine) < 2:
             return None
         counts: dict[int, int] = {}
         costs, tails, smallest = [], [], []
@@ -113,19 +126,53 @@ class Levels:
 
         Takes about ``seconds`` at most; units are chosen large enough for that.
         """
+        spare = self.spare(room)
+        if min(spare) < 0:
+            return math.inf
+        more = self.binomial(spare)
+        if len(self.costs) <= MOST_LEVELS:
+            more = max(more, self._by_programme(spare, seconds))
+        bound = self.base + more
+        return bound if self.whole else max(self.base, bound * (1 - CHAIN_ROUNDING))
+
+    def spare(self, room: int) -> list[int]:
+        """The bytes that may be reserved during the visits to each level, from 1; ``_NO_LIMIT`` where there is none."""
         spare = [_NO_LIMIT] * (len(self.costs) + 1)
         for i, own in self.visits:
             spare[i] = min(spare[i], room - own)
-        if min(spare) < 0:
-            return math.inf
+        return spare
+
+    def binomial(self, spare: Sequence[int]) -> float:
+        """A lower bound on the cost of recomputation, in closed form.
+
+        Let n visited levels have at most x bytes to spare and cost at least u each, their tails not counted, and let s
+        be the smallest value of any level. They cost no less than n levels of cost u with c = floor(x / s) values kept
+        besides, which recompute u * (t(n + 1, c + 1) - n) at least, see ``binomial.advances``. The best choice of u and
+        x counts.
+
+        Args:
+            spare: See :meth:`spare`.
+        """
+        visited = [i for i in range(1, len(spare)) if spare[i] != _NO_LIMIT]
+        smallest = min(self.smallest[: visited[-1]])
+        if not smallest:
+            return 0.0
+        best = 0.0
+        for most in _some(sorted({spare[i] for i in visited})):
+            costs = sorted((self.costs[i - 1] - self.tails[i - 1] for i in visited if spare[i] <= most), reverse=True)
+            for least in _some(sorted({*costs})):
+                alike = bisect.bisect_right(costs, -least, key=lambda cost: -cost)
+                best = max(best, least * (advances(alike + 1, most // smallest + 1) - alike))
+        return best
+
+    def _by_programme(self, spare: list[int], seconds: float) -> float:
+        """The same by the recursion."""
         visited = [i for i in range(1, len(spare)) if spare[i] != _NO_LIMIT]
         coarse = Units.of(self.smallest, max(spare[i] for i in visited), len(self.costs), seconds=seconds)
         segments, table = filled(lambda units: self._segments(spare, visited, units), coarse, seconds)
         highest = visited[-1]
         least = float(table.look(np.array([0]), np.array([highest]), np.array([0]))[0])
-        once = float(segments.prefix[highest]) - self.tails[highest - 1]
-        bound = self.base + (least - once)
-        return bound if self.whole else max(self.base, bound * (1 - CHAIN_ROUNDING))
+        return least - (float(segments.prefix[highest]) - self.tails[highest - 1])
 
     def _segments(self, spare: list[int], visited: list[int], units: Units) -> Segments:
         """The programme in given units, if ``spare`` bytes are free beside the visits to each level."""
@@ -144,6 +191,13 @@ class Levels:
             visit=np.array([s if s == _NO_LIMIT else s // units.bytes for s in spare], dtype=np.int64),
             width=units.count + 1,
         )
+
+
+def _some(items: Sequence[_Number]) -> list[_Number]:
+    """At most ``_CHOICES`` of sorted items, evenly spread, the first and the last among them."""
+    if len(items) <= _CHOICES:
+        return list(items)
+    return [items[round(k * (len(items) - 1) / (_CHOICES - 1))] for k in range(_CHOICES)]
 
 
 def dominators(graph: Graph, split: int) -> tuple[list[int], list[int]]:
@@ -233,9 +287,15 @@ def sweeps(graph: Graph, split: int, room: int, *, seconds: float = LONGEST_S) -
     if levels is None or not _is_chain(graph, split):
         return None
     need = _Need.of(graph, split, levels)
+    if split > MOST_LEVELS:
+        candidates = (_by(order, graph, split, levels) for order in need.binomial(room))
+        return next((computes for computes in candidates if peak(graph, computes) <= room + graph.fixed_memory), None)
     order = need.order(room, seconds)
-    if order is None:
-        return None
+    return None if order is None else _by(order, graph, split, levels)
+
+
+def _by(order: Splits, graph: Graph, split: int, levels: Sequence[int]) -> tuple[int, ...]:
+    """The schedule by splits, see ``Segments.order``."""
     computes: list[int] = []
     following = split
     for low, k, r in order:
@@ -248,7 +308,7 @@ def sweeps(graph: Graph, split: int, room: int, *, seconds: float = LONGEST_S) -
 
 def _is_chain(graph: Graph, split: int) -> bool:
     """Whether each forward node reads only the one before, may be recomputed, and makes no graph output."""
-    if not 2 <= split <= MOST_LEVELS or any(graph.producer[v] < split for v in graph.outputs):
+    if split < 2 or any(graph.producer[v] < split for v in graph.outputs):
         return False
     return all(
         node.recompute and {graph.producer[v] for v in node.inputs} == ({i - 1} if i else set())
@@ -297,19 +357,20 @@ class _Need:
         last = {v: readers[-1] for v, readers in enumerate(graph.readers) if readers and readers[-1] >= split}
         last.update(dict.fromkeys(graph.outputs, len(graph.nodes)))
         above: dict[int, int] = {}  # values of levels above the current one that are still to be read
-        below = sorted((v for v in last if graph.producer[v] < split), reverse=True)
+        below = deque(sorted((v for v in last if graph.producer[v] < split), reverse=True))
         made: dict[int, int] = {}
         for v, level in enumerate(levels, start=split):
             above = {value: size for value, size in above.items() if last[value] >= v}
             made = {value: size for value, size in made.items() if last[value] >= v}
             while below and graph.producer[below[0]] + 1 > level:
-                value = below.pop(0)
+                value = below.popleft()
                 if last[value] >= v:
                     above[value] = graph.size[value]
             live = sum(above.values()) + sum(made.values())
             if visit[level] is None:
                 pending[level] = live
-            here = sum(graph.size[w] for w in below if graph.producer[w] + 1 == level and last[w] >= v)
+            own = takewhile(partial(_is_of, graph, level), below)
+            here = sum(graph.size[w] for w in own if last[w] >= v)
             need = live + here + sum(graph.nodes[v].outputs) + graph.nodes[v].workspace
             visit[level] = max(need, visit[level] or 0)
             made.update({w: graph.size[w] for w in graph.values_of(v) if w in last})
@@ -333,6 +394,18 @@ class _Need:
         segments, table = filled(lambda units: self._segments(room, spare, visited, units), coarse, seconds)
         return segments.order(table)
 
+    def binomial(self, room: int) -> Iterator[Splits]:
+        """The binomial schedules that may fit, with the most kept values first: for levels that are alike.
+
+        The last level is mostly visited when no gradient is there yet, and then needs no value less to be kept.
+        """
+        spare, n = room - max(need or 0 for need in self.visit), len(self.costs)
+        most = spare // max(1, *self.kept) + 1
+        for slots in range(most, max(0, most - _FEWER), -1):
+            if advances(n + 1, slots) <= MOST_RUNS:
+                yield _with_last(binomial(n, slots), n)
+                yield binomial(n + 1, slots)
+
     def _segments(self, room: int, spare: list[int], visited: list[int], units: Units) -> Segments:
         """The programme in given units, if ``spare`` bytes are free beside the visits to each level."""
         n = len(self.costs)
@@ -354,6 +427,21 @@ class _Need:
             visit=np.array([s // units.bytes for s in spare], dtype=np.int64),
             width=units.count + 1,
         )
+
+
+def _is_of(graph: Graph, level: int, value: int) -> bool:
+    return graph.producer[value] + 1 == level
+
+
+def _with_last(splits: Splits, last: int) -> Splits:
+    """Splits of the levels below ``last``, with that visited beside the one before it."""
+    for low, k, r in splits:
+        if r < last - 1:
+            yield low, k, r
+            continue
+        yield low, k, last
+        if k == r:
+            yield k, last, last
 
 
 _FEW_LEVELS, _FEW_NODES = 60, 500

@@ -178,11 +178,6 @@ class Blocks:
             return None
         chain = self.chain.grouped(ends)
         parts = Parts.of(chain)
-        segments = Segments.of(parts.kind, tops(chain))
-        rows = len(segments.first)
-        units = int(min(_MOST_UNITS, _WORK / segments.work, _NUMBERS / rows))
-        if units < _FEWEST_UNITS or control.stopping():
-            return None
         room = budget_bytes - self.graph.fixed_memory - self.cut.staying_bytes - chain.always
         if room <= 0:
             return None
@@ -190,8 +185,24 @@ class Blocks:
         most = int(room * (1 + _BEYOND))
         if any(min(option.rest_peak for option in of) > most for of in choices):
             return TOO_COARSE
-        programme = Programme.of(chain, parts, choices, segments, most, room / units, control)
+        segments = Segments.of(parts.kind, tops(chain))
+        unit = self._unit(segments, room)
+        if unit is None or control.stopping():
+            return None
+        programme = Programme.of(chain, parts, choices, segments, most, unit, control)
         return None if programme is None else self._fitted(programme, room, budget_bytes, control)
+
+    def _unit(self, segments: Segments, room: int) -> float | None:
+        """Bytes of a unit of memory of the programme; None if what can be afforded is too coarse.
+
+        The greatest common divisor of all bytes makes the programme exact. It is affordable near the least memory,
+        where few units fit: many layers of equal sizes need no more.
+        """
+        affordable = int(min(_MOST_UNITS, _WORK / segments.work, _NUMBERS / len(segments.first)))
+        grain = math.gcd(*self.graph.size, *(node.workspace for node in self.graph.nodes)) or 1
+        if room <= affordable * grain:
+            return float(grain)
+        return room / affordable if affordable >= _FEWEST_UNITS else None
 
     def _fitted(self, programme: Programme, room: int, budget_bytes: int, control: Control) -> Priced | None:
         """The cheapest schedule that fits, by trying limits: what units say of memory errs to either side."""
