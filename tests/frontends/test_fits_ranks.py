@@ -2,14 +2,13 @@
 
 import math
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 
 import pytest
 import ranked_models
 import torch
 from torch import nn
-from torch_processes import together
+from torch_processes import least_peak, together
 
 import remat_cli as remat
 from remat_cli.frontends.gpus import Gpu, gpu
@@ -24,8 +23,6 @@ from remat_cli.plan.replay import replay
 from remat_cli.planning.fits import AGAIN, BLOCKS, UPDATE, WITHOUT
 
 RANKS = 2
-STEPS = 40
-"""Of these the least counts: threads of gloo let go of tensors late, so that most steps take as much more."""
 FULL, GRAD, NONE = "full", "grad", "none"
 _answers = {}
 
@@ -57,12 +54,8 @@ def run(rank, shard, build):
         module.zero_grad()
         getattr(module, "parts", {}).clear()
 
-    peaks, [left] = [], changes_of([begin])
-    for _ in range(STEPS):
-        [changes] = changes_of([step])
-        peaks.append(max(accumulate(changes, initial=0)))
-        clear()
-    return sum(left), min(peaks)
+    [left] = changes_of([begin])
+    return sum(left), least_peak(step, clear)
 
 
 def on_gloo(graph):
@@ -97,13 +90,8 @@ def run_plan(rank, build, plan):
     def step():
         compiled(*batch).backward()
 
-    step(), step()
-    peaks = []
-    for _ in range(STEPS):
-        module.zero_grad()
-        [changes] = changes_of([step])
-        peaks.append(max(accumulate(changes, initial=0)))
-    return min(peaks)
+    step(), step(), module.zero_grad()
+    return least_peak(step, module.zero_grad)
 
 
 @pytest.mark.parametrize("strategy", ["keep-all", "fsdp{checkpoint=true}"])
