@@ -13,6 +13,8 @@ _TRIAL = (64, 64)
 def state_bytes(optimizer: Any) -> int:
     """Bytes of the state that ``optimizer`` will keep, from what a new one of its kind keeps for a small parameter.
 
+    Of sharded parameters it is that of this rank's part.
+
     Raises:
         UsageError: If no such optimizer can be made.
     """
@@ -23,13 +25,20 @@ def state_bytes(optimizer: Any) -> int:
         options = {name: value for name, value in group.items() if name in known and name != "params"}
         for dtype in {parameter.dtype for parameter in group["params"]}:
             share = _per_element(type(optimizer), options, dtype)
-            total += share * sum(p.numel() for p in group["params"] if p.dtype == dtype and p.requires_grad)
+            total += share * sum(_here(p) for p in group["params"] if p.dtype == dtype and p.requires_grad)
     return int(total)
 
 
 def gradient_bytes(parameters: Iterable[Any]) -> int:
     """Bytes of the gradients of all parameters that take one."""
-    return sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
+    return sum(_here(p) * p.element_size() for p in parameters if p.requires_grad)
+
+
+def _here(parameter: Any) -> int:
+    """Elements of a parameter on this rank."""
+    from remat_cli.frontends.torch.compat.distributed import local_tensor
+
+    return int(local_tensor(parameter).numel())
 
 
 def _per_element(kind: type[Any], options: dict[str, Any], dtype: Any) -> float:

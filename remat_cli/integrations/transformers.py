@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from transformers import TrainerCallback
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_pt_utils import LabelSmoother
@@ -36,16 +37,16 @@ class RematCallback(TrainerCallback):
         self.budget, self.reserve, self.options = budget, reserve, options
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Fit the model when it is first called.
+        """Fit the model when it is first called; with FSDP2, its units.
 
         Raises:
             UsageError: If the model would be split over devices or compiled in another way.
         """
-        _require_plain(args)
         model = given["model"]
+        _require_plain(args, model)
         reserve = self.reserve
         if reserve is None:
-            copies = int(args.gradient_accumulation_steps > 1) + int(args.world_size > 1)
+            copies = int(args.gradient_accumulation_steps > 1) + int(args.world_size > 1 and not args.fsdp)
             reserve = state_bytes(given["optimizer"]) + copies * gradient_bytes(model.parameters())
         options = {"holds": ()} | self.options  # a trainer keeps the loss alone for its backward pass
         if args.label_smoothing_factor and not {"loss", "returns", "buckets"} & set(options):
@@ -72,12 +73,24 @@ def _smoothed(factor: float, model: Any) -> Callable[[Any], Any]:
     return loss
 
 
-def _require_plain(args: Any) -> None:
-    """Check that the trainer leaves the model whole, and compiles nothing itself."""
+def _require_plain(args: Any, model: Any) -> None:
+    """Check that the trainer leaves the model whole or divides it by FSDP2, and compiles nothing itself."""
+    settings = args.fsdp_config or {} if args.fsdp else {}
     refused = {
         "torch_compile=True": (args.torch_compile, "leave it out: remat compiles the model"),
         "deepspeed": (args.deepspeed, "it splits the model over processes; use torchrun alone"),
-        "fsdp": (args.fsdp, "fit takes modules of fully_shard in a loop of your own; here use torchrun alone"),
+        "FSDP1": (
+            args.fsdp and not isinstance(model, FSDPModule),
+            "set version to 2 in fsdp_config, with which Accelerate calls fully_shard",
+        ),
+        "activation_checkpointing in fsdp_config": (
+            settings.get("activation_checkpointing"),
+            "leave it out: the plan says what is recomputed",
+        ),
+        "accumulated gradients under FSDP2": (
+            args.fsdp and args.gradient_accumulation_steps > 1,
+            "Accelerate keeps whole gradients meanwhile: take a larger batch by plan instead",
+        ),
         "nn.DataParallel": (args.n_gpu > 1, "start one process for each device: torchrun --nproc-per-node"),
     }
     for name, (used, hint) in refused.items():

@@ -257,6 +257,20 @@ def test_units_without_their_hooks():
         assert len(fully_sharded.units_of(module)) == 3
 
 
+def test_modules_that_are_one_unit():
+    with distributed.fake_group(2):
+        module = nn.Sequential(*[nn.Linear(2, 2) for _ in range(3)])
+        options = {"mesh": init_device_mesh("cpu", (2,))}
+        fully_shard([module[1], module[2]], **options)
+        fully_shard(module[0], **options)
+        fully_shard(module, **options)
+        assert fully_sharded.joint_units(module) == [["1", "2"]]
+        assert [len(fully_sharded.parameters_of(one)) for one in module] == [2, 4, 4]
+        with fully_sharded.without_hooks(module):
+            assert not any(one._forward_pre_hooks or one._forward_hooks for one in module)
+        assert all(one._forward_pre_hooks for one in module)
+
+
 def test_settings_of_units():
     with distributed.fake_group(2):
         module = units()

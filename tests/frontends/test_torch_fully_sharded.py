@@ -43,6 +43,8 @@ def sharded(build, reshard=True, **options):
     options.setdefault("mesh", init_device_mesh("cpu", (2,)))
     for block in getattr(module, "blocks", module):
         fully_shard(block, reshard_after_forward=reshard, **options)
+    if build is Joint:
+        fully_shard([module.norm, module.head], **options)
     return fully_shard(module, **options)
 
 
@@ -96,6 +98,10 @@ class Language(nn.Module):
         for block in self.blocks:
             h = block(h)
         return self.head(self.norm(h))
+
+
+class Joint(Language):
+    """Norm and head are one unit, as Accelerate has them."""
 
 
 class Deep(nn.Module):
@@ -156,6 +162,17 @@ def test_units_take_what_is_predicted_and_make_the_bits_of_plain_steps(case):
         assert "100%" not in CASES[case][1] or costs[0] == 0
     first, second = ([(report.plan_bytes, plans) for _, report, _, plans in found] for _, found in results)
     assert first == second
+
+
+def test_modules_that_are_one_unit_run_as_they_are_and_are_counted():
+    for _, found in together(run_budgets, Joint, ["100%", "80%"], {}):
+        for same, report, measured, _ in found:
+            assert same
+            assert report.parts == 3
+            assert "norm and head run as they are, and are counted as gathered all the time" in report.assumed
+            assert measured <= report.plan_bytes <= report.budget_bytes
+            # Too much by what two linear layers of 100 outputs take, gathered and as buffers of gloo
+            assert report.plan_bytes <= measured + 4 * 4 * (WIDTH + 3) * 102
 
 
 def run_uses(rank):

@@ -1,7 +1,6 @@
 """Hugging Face Trainer: the same losses, evaluations and checkpoints as without remat, bit for bit."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -168,7 +167,3 @@ def test_what_does_not_fit_or_work_is_said(tmp_path):
         trained(bert(), tmp_path / "small", callbacks=[RematCallback("100kB", cache="", options=FAST)])
     with pytest.raises(UsageError, match="RematCallback does not work with torch_compile=True"):
         trained(bert(), tmp_path / "compiled", callbacks=[RematCallback("1GB")], torch_compile=True)
-    sharded = SimpleNamespace(torch_compile=False, deepspeed=None, fsdp=["full_shard"], n_gpu=1)
-    with pytest.raises(UsageError, match="RematCallback does not work with fsdp") as caught:
-        RematCallback("1GB").on_train_begin(sharded, None, None)
-    assert "fully_shard in a loop of your own" in caught.value.hint

@@ -59,6 +59,16 @@ def units_of(module: Module) -> list[tuple[str, Module]]:
     return [(name, part) for name, part in module.named_modules() if is_unit(part)]
 
 
+def joint_units(module: Module) -> list[list[str]]:
+    """The names of the modules in ``module`` that are one unit together: ``fully_shard`` was called with a list."""
+    found: dict[int, list[str]] = {}
+    for name, unit in units_of(module):
+        state = unit._get_fsdp_state()
+        if len(state._modules) > 1:
+            found.setdefault(id(state), []).append(name)
+    return list(found.values())
+
+
 def parameters_of(unit: Module) -> list[ShardedParameter]:
     """The parameters that a unit gathers."""
     found = []
@@ -113,8 +123,6 @@ def unusual(unit: Module) -> str:
     from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, HSDPMeshInfo
 
     state = unit._get_fsdp_state()
-    if len(state._modules) > 1:
-        return "several modules in one unit"
     if state._states_to_forward_prefetch or state._states_to_backward_prefetch:
         return "set_modules_to_forward_prefetch or set_modules_to_backward_prefetch"
     if len(state._fsdp_param_groups) > 1:
@@ -160,7 +168,8 @@ def without_hooks(module: Module) -> Iterator[None]:
     before = []
     for _, unit in units_of(module):
         state = unit._get_fsdp_state()
-        own = {state._pre_forward_hook_handle.id, state._post_forward_hook_handle.id}
+        handles = (state._pre_forward_hook_handle, state._post_forward_hook_handle)
+        own = {one.id for handle in handles for one in getattr(handle, "handles", (handle,))}
         there = {name: unit.__dict__[name] for name in (*hooks, *states) if name in unit.__dict__}
         before.append((unit, type(unit), own, there))
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from remat_cli.errors import UsageError
 from remat_cli.frontends.torch.capture.capture import Captured, Model
-from remat_cli.frontends.torch.compat.fully_sharded import parameters_of, reshards
+from remat_cli.frontends.torch.compat.fully_sharded import ShardedParameter, parameters_of, reshards
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
 from remat_cli.frontends.torch.train.loop_assumptions import LossDemand
 from remat_cli.frontends.torch.train.part_schedule import Part, PartSchedule, Resident, tangents_of
@@ -43,7 +43,7 @@ def sharded_step(
     schedule: PartSchedule,
     captured: Sequence[Captured],
     units: Sequence[tuple[str, Module]],
-    module: Module,
+    around: Sequence[Module],
     fake: Model,
     loop: Loop,
     fixed_bytes: int,
@@ -54,7 +54,7 @@ def sharded_step(
         schedule: The calls of their graphs.
         captured: What each graph was made from.
         units: Their names, and they.
-        module: The module around them.
+        around: The module around them, and others that gather parameters and have no plan.
         fake: The copy that was captured.
         loop: What the loop does with what the module returns.
         fixed_bytes: What is there all the time.
@@ -75,14 +75,15 @@ def sharded_step(
     if demand is not None and demand.loss_bytes:
         del schedule.unplanned[-1].operations[-1]  # it is the loss, which runs before the root gathers ahead
     code = [_between(schedule, at) for at in range(len(calls) + 1)]
-    root = [one for one in parameters_of(module) if one.sharded.requires_grad]
+    outside = [one for module in around for one in parameters_of(module)]
+    root = [one for one in outside if one.sharded.requires_grad]
     return ShardedStep(
         graphs=graphs,
         calls=calls,
         between=tuple(code),
-        root=_unit_bytes(module),
+        root=_unit_bytes(outside),
         root_gradients=sum(one.gathered.itemsize * math.prod(one.shape) for one in root),
-        fixed_bytes=fixed_bytes,
+        fixed_bytes=fixed_bytes + sum(_collective_bytes(_unit_bytes(parameters_of(one))) for one in around[1:]),
         results=loop.results,
         staying={key: size for key, size in loop.staying.items() if key in made},
         loss_forward=0 if demand is None else demand.forward_bytes,
@@ -102,7 +103,7 @@ def _calls(
         UnitCall(
             name=name,
             kind=call.part,
-            memory=_unit_bytes(unit),
+            memory=_unit_bytes(parameters_of(unit)),
             inputs=call.inputs,
             positions=call.storages,
             results=call.results,
@@ -153,9 +154,18 @@ def _unit_graph(part: Part, captured: Captured) -> UnitGraph:
     )
 
 
-def _unit_bytes(unit: Module) -> UnitBytes:
-    """What the collectives of a unit take. On a CPU, PyTorch communicates with gloo, which takes as much once more."""
-    found = parameters_of(unit)
+def _collective_bytes(unit: UnitBytes) -> int:
+    """The most that the collectives of a unit take beside its gathered parameters and their whole gradients.
+
+    Its parameters are freed before the gradients are reduced.
+    """
+    gather = unit.gathering + unit.converted + unit.gather_staging
+    reduction = unit.reducing + unit.reduced + unit.kept + unit.converting + unit.reduce_staging - unit.gathered
+    return max(gather, reduction)
+
+
+def _unit_bytes(found: Sequence[ShardedParameter]) -> UnitBytes:
+    """What the collectives of parameters take. On a CPU, PyTorch communicates with gloo, which takes as much again."""
     trained = [one for one in found if one.sharded.requires_grad]
     gathered = sum(one.gathered_bytes for one in found)
     reducing = sum(one.reduced_elements * one.reduced.itemsize for one in trained)

@@ -6,7 +6,8 @@ out. What it saves of these costs nothing, since FSDP2 frees and fills their mem
 
 The module is captured as a copy without data and without hooks, its parameters whole and of the type in which they are
 gathered. All that is in no unit runs as it is: the module around the units, the loss. What it keeps is counted, and its
-parameters are gathered throughout the step.
+parameters are gathered throughout the step. So do several modules that are one unit, such as the last norm and the head
+where Accelerate calls ``fully_shard``; what their collectives take is counted throughout the step, too.
 
 The memory of a step is that of ``plan/sharded_units``; ``planning/unit_choice`` chooses plans, and which units are
 resharded, which ``set_reshard_after_forward`` then sets. Process 0 chooses for all.
@@ -48,6 +49,7 @@ from remat_cli.frontends.torch.compat.fully_sharded import (
     cast,
     casts,
     is_unit,
+    joint_units,
     keeps_as_root,
     parameters_of,
     reshards,
@@ -150,7 +152,9 @@ def fit_units(
     require_fittable(module, batch)
     model = model_of(module, batch)
     fake, mode = _whole_copy(model)
-    captured = _captured(fake, mode, [name for name, _ in units_of(module) if name])
+    joint = joint_units(module)
+    apart = {"", *(name for names in joint for name in names)}
+    captured = _captured(fake, mode, [name for name, _ in units_of(module) if name not in apart])
     demand = results_demand(captured.calls, returns, loss, mode)
     held = None if captured.calls.output is None else held_results(captured.calls.output, holds)
     plans = ModulePlans(
@@ -165,9 +169,11 @@ def fit_units(
     batch_tensors = [tensor for _, tensor in leaves((model.inputs, model.keywords))]
     fixed = total_bytes([*module.parameters(), *module.buffers(), *batch_tensors]) + reserve_bytes
     loop = Loop.of(captured.calls.output, held, demand)
-    step = sharded_step(schedule, captured.graphs, units, module, fake, loop, fixed)
+    first = [module.get_submodule(names[0]) for names in joint]
+    step = sharded_step(schedule, captured.graphs, units, (module, *first), fake, loop, fixed)
     chosen, choices = _agreed(step, choose, meeting)
-    assumed = "; ".join([*assumptions_on_results(demand, held), _RESET])
+    kept = [f"{' and '.join(names)} run as they are, and are counted as gathered all the time" for names in joint]
+    assumed = "; ".join([*assumptions_on_results(demand, held), *kept, _RESET])
     report = _report(type(module).__name__, step, choices, chosen, assumed, counts_workspace=plans.costs.workspace)
     return install(module, UnitsCall(module, [unit for _, unit in units], step, choices, plans, report))
 
@@ -210,7 +216,7 @@ def require_units(module: Module, others: Mapping[str, Any]) -> None:
         if name in usual and value not in usual[name]:
             raise UsageError(f"{name} does not go together with fully_shard", hint=f"leave out {name}")
     units = units_of(module)
-    if len(units) == 1:
+    if len(units) == 1 + sum(map(len, joint_units(module))):
         raise UsageError(
             f"fully_shard was called with this {type(module).__name__} alone, so that all of it is gathered at once",
             hint="call it with each block first",
