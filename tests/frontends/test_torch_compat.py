@@ -637,6 +637,18 @@ def test_attention_of_gpus():
         assert "bmm" in called()
 
 
+def test_attention_that_was_traced_for_gpus_has_gradients_later():
+    def step(query):
+        return nn.functional.scaled_dot_product_attention(query, query, query, dropout_p=0.1).sum()
+
+    query = torch.ones(2, 4, 8, 16, requires_grad=True)
+    with operators.attention_of_gpus():
+        torch.compile(step, backend="aot_eager")(query)
+    torch._dynamo.reset()
+    torch.compile(step, backend="aot_eager")(query).backward()  # a kernel without gradients is an error of the tests
+    assert query.grad.abs().max() > 0
+
+
 def test_formulas_of_flops():
     a, b = torch.ones(2, 3), torch.ones(3, 5)
     assert operators.flop_formula(torch.ops.aten.mm.default)(a, b, out_val=a @ b) == 2 * 2 * 3 * 5

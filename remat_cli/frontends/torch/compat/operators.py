@@ -87,20 +87,13 @@ def dropout_of_gpus() -> Iterator[None]:
     """
     import torch
 
-    library = torch.library.Library("aten", "IMPL")
-
     def dropout(tensor: Tensor, probability: float, train: bool) -> Tensor:
         if not train or probability == 0:
             return tensor
         return torch.native_dropout(tensor, probability, train)[0]
 
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Warning only once for all operators")
-            library.impl("dropout", dropout, "AutogradCPU", allow_override=True)
+    with _replaced("dropout", dropout):
         yield
-    finally:
-        library._destroy()
 
 
 @contextlib.contextmanager
@@ -113,7 +106,6 @@ def attention_of_gpus() -> Iterator[None]:
     import torch
 
     aten = torch.ops.aten
-    library = torch.library.Library("aten", "IMPL")
 
     def attention(
         query: Tensor,
@@ -144,13 +136,30 @@ def attention_of_gpus() -> Iterator[None]:
         whole = aten.scaled_dot_product_attention.default.decompose
         return whole(query, key, value, attn_mask, dropout_p, is_causal, **options)
 
+    with _replaced("scaled_dot_product_attention", attention):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(name: str, function: Callable[..., Tensor]) -> Iterator[None]:
+    """A context in which ``function`` runs in place of an operator of ATen, wherever autograd is on and on a CPU.
+
+    When it is traced, PyTorch remembers which kernel an operator has. What it remembers from within would later stand
+    for a kernel without gradients.
+    """
+    import torch
+
+    operator = getattr(torch.ops.aten, name).default
+    library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators")
-            library.impl("scaled_dot_product_attention", attention, "AutogradCPU", allow_override=True)
+            library.impl(name, function, "AutogradCPU", allow_override=True)
+        operator._dispatch_cache.clear()
         yield
     finally:
         library._destroy()
+        operator._dispatch_cache.clear()
 
 
 _MOST_OF_FLASH = 256
