@@ -1,20 +1,17 @@
 """``fit`` on modules whose parameters are DTensors: processes train by one plan, with the bits of eager mode."""
 
-from itertools import accumulate
-
 import pytest
 import sharded_models
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch_processes import together
+from torch_processes import least_peak, together
 
 import remat_cli as remat
 from remat_cli.errors import CaptureFailed, Infeasible, UsageError
 from remat_cli.frontends.interconnect import SHARES, Interconnect
 from remat_cli.frontends.torch.compat.distributed import fake_group, local_tensor
 from remat_cli.frontends.torch.measure.links import fitted_line, measured_links
-from remat_cli.frontends.torch.measure.memory import changes_of
 from remat_cli.frontends.torch.train import ranks
 from remat_cli.graph.model import NodeQueue
 from remat_cli.plan.check import check
@@ -23,8 +20,6 @@ from remat_cli.plan.model import Compute
 
 FSDP, MIN_CUT = (remat.SolveOptions(strategy=name) for name in ("fsdp", "min-cut"))
 FITTING = {"interconnect": "50GB/s", "cost": "roofline:h100", "holds": (), "cache": "", "options": FSDP}
-STEPS = 5
-"""See ``test_torch_sharded.STEPS``."""
 
 
 def trained(module, batch, loss, steps=3):
@@ -40,13 +35,8 @@ def trained(module, batch, loss, steps=3):
     return losses + [local_tensor(parameter).detach() for parameter in module.parameters()]
 
 
-def least_peak(module, batch, loss):
-    peaks = []
-    for _ in range(STEPS):
-        module.zero_grad()
-        [changes] = changes_of([lambda: loss(module(*batch)).backward()])
-        peaks.append(max(accumulate(changes, initial=0)))
-    return min(peaks)
+def peak_of(module, batch, loss):
+    return least_peak(lambda: loss(module(*batch)).backward(), module.zero_grad)
 
 
 def equal(one, other):
@@ -61,7 +51,7 @@ def order(plan):
 
 def run_training(rank, name, budget, options):
     build = getattr(sharded_models, name)
-    wanted, eager = trained(*build()), least_peak(*build())
+    wanted, eager = trained(*build()), peak_of(*build())
     module, batch, loss = build()
     kind = type(module)
     assert remat.fit(module, batch, budget, loss=loss, **FITTING | options) is module
@@ -72,7 +62,7 @@ def run_training(rank, name, budget, options):
     return {
         "same": equal(found, wanted),
         "eager": eager,
-        "measured": least_peak(module, batch, loss),
+        "measured": peak_of(module, batch, loss),
         "predicted": report.replay.peak_bytes - plan.graph.fixed_memory,
         "fits": report.valid and report.replay.peak_bytes <= remat.fitted(module).budget_bytes,
         "budget": remat.fitted(module).budget_bytes,

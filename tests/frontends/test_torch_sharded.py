@@ -3,7 +3,6 @@
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 
 import pytest
 import sharded_models
@@ -12,7 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
-from torch_processes import together
+from torch_processes import least_peak, together
 
 import remat_cli as remat
 from remat_cli.errors import CaptureFailed, ExecutionFailed, UsageError
@@ -21,7 +20,6 @@ from remat_cli.frontends.torch.compat.distributed import fake_group, has_group, 
 from remat_cli.frontends.torch.document import read_step
 from remat_cli.frontends.torch.execute.program import program
 from remat_cli.frontends.torch.export import export_model, export_parts
-from remat_cli.frontends.torch.measure.memory import changes_of
 from remat_cli.frontends.torch.train.padding import followed
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.document import parse_document
@@ -284,21 +282,6 @@ def sequential(graph):
     return replace(graph, nodes=tuple(replace(node, queue=NodeQueue.COMPUTE) for node in graph.nodes))
 
 
-STEPS = 5
-"""Steps that are measured. A thread of gloo lets go of a tensor a moment after its collective has ended, so that single
-steps take as much more; the least of several is the peak of the step itself."""
-
-
-def least_peak(module, function):
-    """The least peak of several steps, of which all processes run as many; the module begins each without gradients."""
-    peaks = []
-    for _ in range(STEPS):
-        module.zero_grad()
-        [changes] = changes_of([function])
-        peaks.append(max(accumulate(changes, initial=0)))
-    return min(peaks)
-
-
 def run_step(rank, name, plans):
     """Of eager mode the peak; for each plan of the captured step the peak, and whether gradients are those of eager."""
     build = getattr(sharded_models, name)
@@ -310,7 +293,7 @@ def run_step(rank, name, plans):
 
     def peak(function):
         function()
-        return least_peak(module, function)
+        return least_peak(function, module.zero_grad)
 
     eager = peak(step)
     wanted = {key: local_tensor(parameter.grad) for key, parameter in module.named_parameters()}
@@ -365,7 +348,7 @@ def run_compiled(rank, name, plan):
             function(module, *batch).backward()
 
         step(), step()
-        return least_peak(module, step), [parameter.grad for parameter in module.parameters()]
+        return least_peak(step, module.zero_grad), [parameter.grad for parameter in module.parameters()]
 
     eager, wanted = peak(plain)
     module.zero_grad()

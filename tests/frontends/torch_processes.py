@@ -37,15 +37,15 @@ _STEPS, _TIMES = 40, 3
 
 
 def least_peak(step, clear):
-    """The most bytes in use in a step, of several the least: threads of gloo let go of tensors late now and then.
+    """The most bytes in use in a step after ``clear``, of several the least: threads of gloo let go of tensors late.
 
     It ends when every rank has seen its least three times; a step under the profiler takes much longer than without.
     """
     peaks = []
     for _ in range(_STEPS):
+        clear()
         [changes] = changes_of([step])
         peaks.append(max(accumulate(changes, initial=0)))
-        clear()
         waiting = torch.tensor(float(peaks.count(min(peaks)) < _TIMES))
         torch.distributed.all_reduce(waiting, torch.distributed.ReduceOp.MAX)
         if not waiting:

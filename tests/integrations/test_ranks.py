@@ -2,7 +2,6 @@
 
 import json
 import sys
-from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import remat_cli as remat
-from remat_cli.frontends.torch.measure.memory import changes_of
 from remat_cli.graph.memory_parts import Part
 from remat_cli.graph.model import NodeQueue
 from remat_cli.plan.derive import derive
@@ -21,7 +19,7 @@ from remat_cli.plan.replay import replay
 from remat_cli.planning.fits import WITHOUT
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "frontends"))
-from torch_processes import together
+from torch_processes import least_peak, together
 
 WIDTH, VOCABULARY, LAYERS = 64, 1000, 3
 LLAMA = {
@@ -98,12 +96,7 @@ def run_shared(rank):
         module(input_ids=tokens, labels=tokens).loss.backward()
 
     step(), step()
-    peaks = []
-    for _ in range(4):
-        module.zero_grad()
-        [changes] = changes_of([step])
-        peaks.append(max(accumulate(changes, initial=0)))
-    return min(peaks)
+    return least_peak(step, module.zero_grad)
 
 
 def test_processes_that_share_matrices_take_what_is_predicted(ranked):
