@@ -34,6 +34,8 @@ def together(function, *arguments, count=2):
 
 
 _STEPS, _TIMES = 40, 3
+NOISE = 1024
+"""Bytes that a measured peak may be off: a busy machine lets gloo hold single numbers and a bias through every step."""
 
 
 def least_peak(step, clear):
