@@ -13,6 +13,7 @@ from remat_cli.api.announcing import Announcer
 from remat_cli.api.arguments import as_path, as_text, as_training_budget, as_whole, options_of, require_order
 from remat_cli.errors import Infeasible, LimitReached, UsageError, in_fit, wrong_type
 from remat_cli.frontends.interconnect import Interconnect
+from remat_cli.frontends.rates import FLOPS
 from remat_cli.frontends.messages import warn
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
@@ -137,7 +138,8 @@ def fit(
         interconnect: For a module whose parameters are DTensors: what a rank sends to others in one direction,
             ``"50GB/s"``, with a latency ``"50GB/s+20us"``, or by the names of the dimensions of the mesh
             ``"fsdp=50GB/s,tp=400GB/s"``; ``"measure"`` measures both on the running process group, in seconds. All
-            ranks have to call this, and run by one plan.
+            ranks have to call this, and run by one plan. Units of ``fully_shard`` may go without: gathers in their
+            backward passes then count as free.
 
     Returns:
         The module. ``fitted(module)`` says what eager mode, the plan and any plan need.
@@ -187,7 +189,7 @@ def fit(
     part = inside(module)
     require_whole(part)
     if is_in_units(part):
-        _require_units(part, lengths, options, links, unknown=unknown, compiler=compiler, split=split)
+        _require_units(part, lengths, options, links, cost, unknown=unknown, compiler=compiler, split=split)
     else:
         require_links(part, links=links is not None, unknown=unknown, cost=cost, compiler=compiler)
     request = _Request(
@@ -293,13 +295,18 @@ def _require_splittable(cost: str, buckets: Sequence[int]) -> None:
 
 
 def _require_units(
-    module: Any, lengths: Sequence[int], options: SolveOptions, links: Interconnect | str | None, **others: Any
+    module: Any,
+    lengths: Sequence[int],
+    options: SolveOptions,
+    links: Interconnect | str | None,
+    cost: str,
+    **others: Any,
 ) -> None:
     """Check that a module is divided into units, by ``fully_shard``, in a way that can be planned."""
-    if links is not None:
+    if links is not None and cost == FLOPS:
         raise UsageError(
-            "units of fully_shard are planned by the bytes that are gathered, and not by the time on a link",
-            hint="leave interconnect out",
+            "the time on a link is compared with costs, and FLOPs are no times",
+            hint="take costs that are times: device; or leave interconnect out",
         )
     from remat_cli.frontends.torch.train.sharded_units import require_units
 

@@ -14,10 +14,15 @@ The allocator of a rank sees, in this order:
   are copied into the buffer of this reduction, and freed; the result of the reduction stays.
 
 Bytes are without what is there all the time.
+
+A gather ahead runs on the link while the unit behind computes, and after the reduction of the unit behind that one. What
+of it is left when the computation has ended is waited for. So to reshard costs time only where computation is short.
+Gathers of forward passes and reductions are the same for all choices, and no part of a cost.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -87,6 +92,7 @@ class UnitRun:
     Attributes:
         computes: Its nodes, in the order in which they run.
         cost: The cost of both passes.
+        backward_cost: That of its backward pass, with what it computes again.
         forward: The most that its forward pass takes.
         backward: The most that its backward pass takes, with what it holds.
         arrived: What is there when its backward pass begins: what it holds, and the gradients that arrive.
@@ -96,6 +102,7 @@ class UnitRun:
 
     computes: tuple[int, ...]
     cost: float
+    backward_cost: float
     forward: int
     backward: int
     arrived: int
@@ -122,10 +129,11 @@ class UnitRun:
                 del held[one.register]
         arrived = sum(graph.size[value] for value in held.values())
         values = {value: graph.size[value] for name, value in held.items() if name not in gradients.registers}
-        later = {one.node for one in statements[behind:] if isinstance(one, Compute)}
+        later = [one.node for one in statements[behind:] if isinstance(one, Compute)]
         return cls(
             computes=tuple(one.node for one in statements if isinstance(one, Compute)),
             cost=result.cost,
+            backward_cost=math.fsum(graph.nodes[node].cost for node in later),
             forward=max(profile[:first], default=0),
             backward=max([arrived, *profile[behind:]]),
             arrived=arrived,
@@ -149,6 +157,8 @@ class UnitCall:
         reshards: Whether it is set to free its parameters between its passes, before anything is planned.
         deferred: Whether its gradients are reduced only when the backward pass of all units has ended, since no input
             of it takes a gradient.
+        gather_cost: The time of a gather, in the unit of the costs of graphs; 0 if nothing is known of the link.
+        reduce_cost: That of its reduction.
     """
 
     name: str
@@ -160,6 +170,8 @@ class UnitCall:
     beside: int = 0
     reshards: bool = True
     deferred: bool = False
+    gather_cost: float = 0.0
+    reduce_cost: float = 0.0
 
     def shared(self, run: UnitRun) -> dict[Storage, int]:
         """What it holds by a plan that others may hold, too."""
@@ -255,6 +267,23 @@ class ShardedStep:
             yield from self.unit_needs(at, held, choice, reshards_before=reshards_before)
             held, reshards_before = self.behind(at, held, choice), choice.reshard
         yield from self.end_needs(held, resharded=reshards_before)
+
+    def cost(self, choices: Sequence[Choice]) -> float:
+        """What the passes of the units cost, and the time in which they wait for parameters that are gathered again."""
+        before = [False, *(choice.reshard for choice in choices)]
+        waits = [self.wait(at, one, reshards_before=before[at]) for at, one in enumerate(choices)]
+        return math.fsum([*(choice.run.cost for choice in choices), *waits, self.last_wait(resharded=before[-1])])
+
+    def wait(self, at: int, choice: Choice, *, reshards_before: bool) -> float:
+        """The time from the end of a unit's backward pass until the parameters of the unit before it are gathered."""
+        if not reshards_before:
+            return 0.0
+        reducing = self.calls[at + 1].reduce_cost if at + 1 < len(self.calls) else 0.0
+        return max(0.0, self.calls[at - 1].gather_cost - max(0.0, choice.run.backward_cost - reducing))
+
+    def last_wait(self, *, resharded: bool) -> float:
+        """The same for the last unit; the code behind the units is in no plan, and counts as no time."""
+        return self.calls[-1].gather_cost if resharded else 0.0
 
     def behind(self, at: int, held: Held, choice: Choice) -> Held:
         """What is held behind a unit, if so much is held before it and the code before it."""

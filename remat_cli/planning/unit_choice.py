@@ -8,7 +8,7 @@ Those are plans of each graph for several limits on what is held between its pas
 starts from all that are known, and ends where its bound says that none is cheaper. That no other plans are better in
 sum is not proven.
 
-Costs come first. Of equal costs, those choices are taken that gather fewest bytes again.
+Costs come first, the time included that units wait for gathers (``ShardedStep.cost``). Of equal costs, those choices are taken that gather fewest bytes again.
 """
 
 from __future__ import annotations
@@ -84,20 +84,21 @@ def cheapest(step: ShardedStep, runs: Sequence[Sequence[UnitRun]], budget_bytes:
                 added = after.bytes - least.bytes
                 state = frozenset(key for key in after.shared if last[key] > at), choice.reshard
                 again = call.memory.gathering if choice.reshard else 0
+                cost = choice.run.cost + step.wait(at, choice, reshards_before=reshards_before)
                 found.setdefault(state, []).extend(
-                    _Label(one.held + added, one.cost + choice.run.cost, one.again + again, choice, one)
+                    _Label(one.held + added, one.cost + cost, one.again + again, choice, one)
                     for one in before
                     if one.held <= most
                 )
         labels = {state: _undominated(several, room) for state, several in found.items()}
     ended = [
-        label
+        (label.cost + step.last_wait(resharded=resharded), label.again, label.held, label)
         for (shared, resharded), several in labels.items()
         for label in several
         if label.held + _end_need(step, {key: sizes[key] for key in shared}, resharded=resharded) <= room
     ]
-    best = min(ended, key=lambda label: (label.cost, label.again, label.held), default=None)
-    return None if best is None else best.choices()
+    best = min(ended, key=lambda one: one[:3], default=None)
+    return None if best is None else best[-1].choices()
 
 
 def _end_need(step: ShardedStep, shared: dict[Storage, int], *, resharded: bool) -> int:
@@ -183,7 +184,7 @@ class UnitPlanner:
         with interruptible(control):
             best = self._best(budget_bytes)
             for seconds, number, limits in self._asked(control):
-                if best is not None and sum(choice.run.cost for choice in best) <= self._least_cost():
+                if best is not None and self.step.cost(best) <= self._least_cost():
                     break
                 if control.stopping():
                     break

@@ -25,6 +25,7 @@ class ShardedParameter:
         reduced: The type in which its gradient is reduced.
         part: Elements of each rank's part, with padding.
         ranks: The number of ranks.
+        dimension: The name of the dimension of the mesh that these are; empty if it has none.
     """
 
     sharded: Tensor
@@ -34,6 +35,7 @@ class ShardedParameter:
     reduced: Any
     part: int
     ranks: int
+    dimension: str
 
     @property
     def gathered_bytes(self) -> int:
@@ -74,6 +76,7 @@ def parameters_of(unit: Module) -> list[ShardedParameter]:
     found = []
     for group in unit._get_fsdp_state()._fsdp_param_groups:
         for one in group.fsdp_params:
+            mesh = group.mesh_info.mesh
             own, policy = one.sharded_param.dtype, group.mp_policy
             cast = policy.param_dtype is not None and own.is_floating_point
             gathered = policy.param_dtype if cast else own
@@ -86,7 +89,8 @@ def parameters_of(unit: Module) -> list[ShardedParameter]:
                     gathered,
                     reduced,
                     int(one._sharded_param_data.numel()),
-                    int(group.mesh_info.mesh.size()),
+                    int(mesh.size()),
+                    (mesh.mesh_dim_names or ("",))[0],
                 )
             )
     return found

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from remat_cli.errors import UsageError
+from remat_cli.frontends.interconnect import Interconnect
 from remat_cli.frontends.torch.capture.capture import Captured, Model
 from remat_cli.frontends.torch.compat.fully_sharded import ShardedParameter, parameters_of, reshards
 from remat_cli.frontends.torch.tensors import leaves, storage, storage_bytes
@@ -15,6 +16,19 @@ from remat_cli.frontends.torch.train.loop_assumptions import LossDemand
 from remat_cli.frontends.torch.train.part_schedule import Part, PartSchedule, Resident, tangents_of
 from remat_cli.frontends.torch.types import Module, Tensor
 from remat_cli.plan.sharded_units import Between, ShardedStep, Storage, UnitBytes, UnitCall, UnitGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The links between ranks.
+
+    Attributes:
+        interconnect: Their bandwidths and latencies.
+        launch_us: Microseconds of a launch, for links whose latency is not known.
+    """
+
+    interconnect: Interconnect
+    launch_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,7 @@ def sharded_step(
     fake: Model,
     loop: Loop,
     fixed_bytes: int,
+    links: Links | None = None,
 ) -> ShardedStep:
     """The step of units in the order of their calls.
 
@@ -58,6 +73,7 @@ def sharded_step(
         fake: The copy that was captured.
         loop: What the loop does with what the module returns.
         fixed_bytes: What is there all the time.
+        links: The links between ranks; None if nothing is known of them.
     """
     own = {id(p) for name, _ in units for p in fake.module.get_submodule(name).parameters()}
     leaves_of_units = {("leaf", storage(p)) for p in fake.module.parameters() if id(p) in own}
@@ -70,7 +86,7 @@ def sharded_step(
     if numbers:
         behind = Resident("gradient of the loss", numbers, math.inf, -math.inf)
         schedule = replace(schedule, residents=(*schedule.residents, behind))
-    calls = _calls(schedule, captured, units)
+    calls = _calls(schedule, captured, units, links)
     demand = loop.demand
     if demand is not None and demand.loss_bytes:
         del schedule.unplanned[-1].operations[-1]  # it is the loss, which runs before the root gathers ahead
@@ -92,7 +108,7 @@ def sharded_step(
 
 
 def _calls(
-    schedule: PartSchedule, captured: Sequence[Captured], units: Sequence[tuple[str, Module]]
+    schedule: PartSchedule, captured: Sequence[Captured], units: Sequence[tuple[str, Module]], links: Links | None
 ) -> tuple[UnitCall, ...]:
     """The calls of the units.
 
@@ -110,6 +126,8 @@ def _calls(
             beside=schedule.resident_bytes(at),
             reshards=reshards(unit),
             deferred=not any(map(_is_differentiable, captured[call.part].tensors)),
+            gather_cost=_collective_us("all-gather", parameters_of(unit), links),
+            reduce_cost=_collective_us("reduce-scatter", parameters_of(unit), links),
         )
         for at, ((name, unit), call) in enumerate(zip(units, schedule.calls, strict=True))
     )
@@ -121,6 +139,15 @@ def _calls(
             hint="call the units in another order, or leave this one to the module around it",
         )
     return calls
+
+
+def _collective_us(kind: str, found: Sequence[ShardedParameter], links: Links | None) -> float:
+    """Microseconds of a collective of a unit with these parameters; 0 if nothing is known of the links."""
+    taken = _unit_bytes(found)
+    size = taken.gathering if kind == "all-gather" else taken.reducing
+    if links is None or not size:
+        return 0.0
+    return links.interconnect.us(kind, size, found[0].ranks, found[0].dimension, links.launch_us)
 
 
 def _is_differentiable(tensor: Any) -> bool:

@@ -26,6 +26,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from remat_cli.errors import CaptureFailed, UsageError
+from remat_cli.frontends.interconnect import Interconnect
 from remat_cli.frontends.torch.capture.capture import (
     Calls,
     Captured,
@@ -72,10 +73,10 @@ from remat_cli.frontends.torch.train.fitting import (
 )
 from remat_cli.frontends.torch.train.loop_assumptions import Loss
 from remat_cli.frontends.torch.train.module_call import MOST_FORMS, ModuleCall, install, unwrapped_errors
-from remat_cli.frontends.torch.train.module_plans import ModulePlans, PlainPlanner
+from remat_cli.frontends.torch.train.module_plans import Costs, ModulePlans, PlainPlanner
 from remat_cli.frontends.torch.train.ranks import Meeting, decided_by_first
 from remat_cli.frontends.torch.train.report import Fitted
-from remat_cli.frontends.torch.train.sharded_step import Loop, sharded_step
+from remat_cli.frontends.torch.train.sharded_step import Links, Loop, sharded_step
 from remat_cli.frontends.torch.types import FakeMode, Module, Tensor
 from remat_cli.plan.derive import derive
 from remat_cli.plan.model import Claim, ClaimStatus, Plan, Scope
@@ -127,6 +128,7 @@ def fit_units(
     returns: Any = None,
     holds: Any = None,
     loss: Loss | None = None,
+    interconnect: Interconnect | None = None,
     **others: Any,
 ) -> Module:
     """``module`` itself, whose units train by the plans that ``choose`` makes for them; see ``fit_module``.
@@ -141,6 +143,7 @@ def fit_units(
         returns: See there.
         holds: See there.
         loss: See there.
+        interconnect: The links between ranks; None if nothing is known of them, and gathers cost nothing.
         others: Arguments of ``fit_module`` that are refused here unless they have their default.
 
     Raises:
@@ -170,10 +173,12 @@ def fit_units(
     fixed = total_bytes([*module.parameters(), *module.buffers(), *batch_tensors]) + reserve_bytes
     loop = Loop.of(captured.calls.output, held, demand)
     first = [module.get_submodule(names[0]) for names in joint]
-    step = sharded_step(schedule, captured.graphs, units, (module, *first), fake, loop, fixed)
+    links = _links(plans.costs, interconnect, units)
+    step = sharded_step(schedule, captured.graphs, units, (module, *first), fake, loop, fixed, links)
     chosen, choices = _agreed(step, choose, meeting)
     kept = [f"{' and '.join(names)} run as they are, and are counted as gathered all the time" for names in joint]
-    assumed = "; ".join([*assumptions_on_results(demand, held), *kept, _RESET])
+    free = [] if interconnect is not None or not any(choice.reshard for choice in choices) else [_FREE]
+    assumed = "; ".join([*assumptions_on_results(demand, held), *kept, _RESET, *free])
     report = _report(type(module).__name__, step, choices, chosen, assumed, counts_workspace=plans.costs.workspace)
     return install(module, UnitsCall(module, [unit for _, unit in units], step, choices, plans, report))
 
@@ -194,6 +199,20 @@ def _agreed(step: ShardedStep, choose: Choose, meeting: Meeting) -> tuple[Chosen
 
 
 _RESET = "assumes that gradients are None before each step, as zero_grad leaves them"
+
+_FREE = "gathers in the backward pass are counted as free, since interconnect is not given"
+
+
+def _links(costs: Costs, interconnect: Interconnect | None, units: Sequence[tuple[str, Module]]) -> Links | None:
+    """The links between ranks, in the unit of the costs of graphs.
+
+    Raises:
+        UsageError: If these are no times, or the mesh has not the dimensions that the interconnect names.
+    """
+    if interconnect is None:
+        return None
+    interconnect.require_dimensions(one.dimension for _, unit in units for one in parameters_of(unit) if one.dimension)
+    return Links(interconnect, float(costs.model.description.get("launch_us", 0.0)))
 
 
 def _unused(_graph: Any) -> Any:
@@ -342,7 +361,7 @@ def _report(
     name: str, step: ShardedStep, choices: Sequence[Choice], chosen: Chosen, assumed: str, *, counts_workspace: bool
 ) -> Callable[[], Fitted]:
     once = math.fsum(step.graphs[call.kind].graph.total_cost for call in step.calls)
-    cost = math.fsum(choice.run.cost for choice in choices)
+    cost = step.cost(choices)
     kept = sum(not choice.reshard for choice in choices)
     found = Fitted(
         name=name,
