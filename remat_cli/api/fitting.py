@@ -13,8 +13,8 @@ from remat_cli.api.announcing import Announcer
 from remat_cli.api.arguments import as_path, as_text, as_training_budget, as_whole, options_of, require_order
 from remat_cli.errors import Infeasible, LimitReached, UsageError, in_fit, wrong_type
 from remat_cli.frontends.interconnect import Interconnect
-from remat_cli.frontends.rates import FLOPS
 from remat_cli.frontends.messages import warn
+from remat_cli.frontends.rates import FLOPS
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
 from remat_cli.plan.derive import derive

@@ -8,7 +8,8 @@ Those are plans of each graph for several limits on what is held between its pas
 starts from all that are known, and ends where its bound says that none is cheaper. That no other plans are better in
 sum is not proven.
 
-Costs come first, the time included that units wait for gathers (``ShardedStep.cost``). Of equal costs, those choices are taken that gather fewest bytes again.
+Costs come first, the time included that units wait for gathers (``ShardedStep.cost``). Of equal costs, those choices
+are taken that gather fewest bytes again.
 """
 
 from __future__ import annotations

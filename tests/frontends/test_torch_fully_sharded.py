@@ -175,6 +175,42 @@ def test_modules_that_are_one_unit_run_as_they_are_and_are_counted():
             assert report.plan_bytes <= measured + 4 * 4 * (WIDTH + 3) * 102
 
 
+LINKS = [None, "1TB/s+0us", "1MB/s", "measure"]
+
+
+def run_links(rank):
+    """By link: whether the bits are those of plain units, the figures, and which units are resharded."""
+    x, found = batch(rank, rows=256), []
+    options = {"mesh": init_device_mesh("cpu", (2,), mesh_dim_names=("parts",)), "reshard": False}
+    wanted = trained(sharded(blocks, **options), x)
+    for links in LINKS:
+        module = sharded(blocks, **options)
+        fit(module, x, "80%", options=QUICK, cache="", loss=squared, holds=(), cost="roofline:h100", interconnect=links)
+        found.append((fitted(module), [reshards(unit) for unit in module]))
+        assert equal(trained(module, x), wanted)
+    said = []
+    for links, cost in (("1GB/s", "flops"), ("other=1GB/s", "device")):
+        with pytest.raises(UsageError) as refused:
+            fit(module, x, "80%", options=QUICK, cache="", loss=squared, holds=(), cost=cost, interconnect=links)
+        said.append(refused.value.message)
+    return found, said
+
+
+def test_units_are_resharded_where_the_link_is_fast():
+    for found, said in together(run_links):
+        (unknown, free), (fast, often), (slow, never), (measured, _) = found
+        assert "gathers in the backward pass are counted as free" in unknown.assumed
+        assert "counted as free" not in fast.assumed + slow.assumed + measured.assumed
+        assert any(free)
+        assert any(often)
+        assert sum(never) < sum(often)
+        assert fast.extra_cost < slow.extra_cost
+        assert said == [
+            "the time on a link is compared with costs, and FLOPs are no times",
+            'the mesh of the step has no dimension "other": its dimensions are parts',
+        ]
+
+
 def run_uses(rank):
     """What a module that is fitted by its first call does then, without gradients, in another form, and unfitted."""
     x, plain = batch(rank), sharded(blocks)

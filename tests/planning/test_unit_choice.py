@@ -42,10 +42,8 @@ def step_of(draw, count):
         memory = UnitBytes(gathered, gathered, 1, gathered, gathered, gathered // 2, gathered // 2, 0, gathered)
         inputs = {X + k: graphs[kinds[k - 1]].graph.size[3] if k else 7}
         results = {3: X + k + 1}
-        beside, gather_cost, reduce_cost = draw.randint(0, 3), linked * draw.randint(1, 40), linked * draw.randint(1, 20)
-        calls.append(
-            UnitCall(f"u{k}", kind, memory, inputs, (X + k,), results, beside, True, k == 0, gather_cost, reduce_cost)
-        )
+        beside, costs = draw.randint(0, 3), (linked * draw.randint(1, 40), linked * draw.randint(1, 20))
+        calls.append(UnitCall(f"u{k}", kind, memory, inputs, (X + k,), results, beside, True, k == 0, *costs))
     between = [Between({k: draw.randint(0, 3)}, lambda counted, k=k: 2 + (k not in counted)) for k in range(count + 1)]
     root = UnitBytes(9, 9, 0, 9, 9, 4, 4, 0, 9) if draw.random() < 0.5 else UnitBytes()
     last = {X + count: graphs[kinds[-1]].graph.size[3]}
