@@ -378,6 +378,7 @@ def _choose(planner: CachedPlanner, step: ShardedStep) -> Chosen:
         planner.budget_bytes,
         keep_all,
         search.least_bound(),
+        search.least_cost(planner.budget_bytes),
     )
 
 

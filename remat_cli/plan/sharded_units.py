@@ -180,6 +180,15 @@ class UnitCall:
         read = {self.positions[k] for k in run.inputs if k < len(self.positions)}
         return found | {key: size for key, size in self.inputs.items() if key in read}
 
+    def needed(self, unit: UnitGraph) -> set[Storage]:
+        """The memory of inputs that its backward pass reads by any plan: in operations on the gradients that arrive."""
+        graph, behind = unit.graph, {unit.cut}
+        for number, node in enumerate(graph.nodes):
+            if any(graph.producer[value] in behind for value in node.inputs):
+                behind.add(number)
+        read = {k for number in behind for k in unit.reads[number]}
+        return {key for k, key in enumerate(self.positions) if k in read and key is not None}
+
     def private(self, run: UnitRun) -> int:
         """Bytes that only it can hold by a plan."""
         return sum(size for value, size in run.values.items() if value not in self.results)
@@ -322,6 +331,21 @@ class ShardedStep:
             yield f"before {call.name}: gather ahead", others + run.arrived + own.gathered + ahead + before.issuing
         yield f"{call.name}: backward", others + run.backward + own.gathered + ahead
         yield from self._reductions(at, held, ahead, reduced, reducing)
+
+    def least_beside(self, at: int) -> int:
+        """Bytes beside each pass of a unit whatever is chosen, its own parameters and what units hold left out.
+
+        In the backward pass the parameters of the unit before it are held, or gathered ahead.
+        """
+        later, own = self.calls[at + 1 :], self.calls[at]
+        reductions = sum(one.memory.kept for one in later) + (later[0].memory.reducing if later else 0)
+        before = self.calls[at - 1].memory if at else UnitBytes()
+        return min(own.memory.gathering, own.beside + reductions + min(before.gathering, before.gathered))
+
+    def least_end(self, needed: Mapping[Storage, int]) -> int:
+        """Bytes that the loss needs whatever is chosen, with the inputs ``needed``, beside private memory of units."""
+        results = sum({**self.results, **needed}.values())
+        return results + max(self.loss_forward, self.loss_backward)
 
     def _reductions(self, at: int, held: Held, ahead: int, reduced: int, reducing: int) -> Iterator[tuple[str, int]]:
         """What is needed behind the backward pass of a unit, up to that of the unit before it.

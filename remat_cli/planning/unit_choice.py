@@ -5,8 +5,8 @@ the units before it hold in sum, on its own choice, and on whether the unit befo
 programme over the units keeps, for each sum, the cheapest choices: it is exact for the plans that it chooses from.
 
 Those are plans of each graph for several limits on what is held between its passes and on its peak. The search for one
-starts from all that are known, and ends where its bound says that none is cheaper. That no other plans are better in
-sum is not proven.
+starts from all that are known, and ends where its bound says that none is cheaper. These bounds of single graphs add up
+to one for the step (``UnitPlanner.least_cost``).
 
 Costs come first, the time included that units wait for gathers (``ShardedStep.cost``). Of equal costs, those choices
 are taken that gather fewest bytes again.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from remat_cli.control import Control, Progress
 from remat_cli.errors import Infeasible
@@ -27,10 +28,17 @@ from remat_cli.plan.sharded_units import Choice, Held, ShardedStep, Storage, Uni
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.stage_choice import Limits, StageSearch
 from remat_cli.running import interruptible
+from remat_cli.tolerances import SAME_COST
 from remat_cli.units import format_bytes
 
 _HELD_LEVELS, _PEAK_LEVELS = 8, 4
 """Limits of what a unit holds, and of its peak, for which plans are sought. Untuned."""
+_MOST_STEPS = 16
+"""Searches for each graph after those, where its bound may step up between two of the limits. Untuned."""
+_MOST_SUMS = 200
+"""Sums for which the bound on the cost of the first units is kept; of more, the least in each of so many ranges.
+Untuned.
+"""
 _MOST_LABELS = 2000
 """Sums of which the cheapest choices are kept, for each unit; of more, the cheapest in each of so many ranges. Untuned.
 """
@@ -136,6 +144,44 @@ def _undominated(labels: list[_Label], room: int) -> list[_Label]:
     return [kept[0], *ranges.values()]
 
 
+def _ranges(peak: int, bounds: Sequence[tuple[int, int, float]], least: float) -> Iterator[tuple[int, float]]:
+    """For ranges of what a unit holds, the begin, and a bound on its cost if its passes take ``peak`` at most.
+
+    Args:
+        peak: The peak.
+        bounds: Bounds for plans that hold at most, and take at most, so many bytes; from the most that is held.
+        least: A bound for all plans.
+    """
+    if peak < 0:
+        return
+    end = peak
+    for held, wider, bound in bounds:
+        if bound <= least or wider < peak:
+            continue
+        if 0 <= held < end:
+            yield held + 1, least
+            end = held
+        if held >= end:
+            least = bound
+    yield 0, least
+
+
+def _undominated_sums(found: dict[int, float], room: int) -> dict[int, float]:
+    """The sums for which no smaller one has as small a bound; of many, the least of both in each range."""
+    kept: dict[int, float] = {}
+    least = math.inf
+    for held in sorted(found):
+        if found[held] < least:
+            kept[held] = least = found[held]
+    if len(kept) <= _MOST_SUMS:
+        return kept
+    ranges: dict[int, tuple[int, float]] = {}
+    for held, bound in kept.items():
+        number = held * _MOST_SUMS // max(1, room)
+        ranges[number] = ranges[number][0] if number in ranges else held, bound
+    return dict(ranges.values())
+
+
 @dataclass(slots=True)
 class UnitPlanner:
     """The search for the choices of one step.
@@ -174,6 +220,34 @@ class UnitPlanner:
         )
         return self.step.fixed_bytes + self.step.root.gathered + max(needs)
 
+    def least_cost(self, budget_bytes: int) -> float:
+        """No plans of the units that fit a budget together cost less; infinity if none fit.
+
+        Let the units before one hold ``s`` bytes that only they can hold, and itself ``h``. Then its passes take at
+        most what the budget leaves beside ``s`` and its gathered parameters, and between them its graph holds at most
+        ``h`` and its results. Every search whose limits allow that bounds its cost. So a dynamic programme over the
+        units keeps for each ``s`` the least sum of these bounds, where ``h`` is taken as the least of a range for the
+        sum, and as the most for the bound. Inputs that the backward pass of any plan reads count beside that. It is a
+        relaxation: gathers ahead and other shared memory are left out.
+        """
+        room = budget_bytes - self.step.fixed_bytes - self.step.root.gathered
+        sums, needed = {0: 0.0}, dict[Storage, int]()
+        for at, call in enumerate(self.step.calls):
+            unit, proven = self.step.graphs[call.kind], self.searches[call.kind].proven
+            ending = {*call.results, *unit.graph.nodes[unit.cut].inputs}  # what may be there between the passes only
+            results = sum(unit.graph.size[value] for value in ending)
+            bounds = [(limits.held[0] - results, limits.peak - results, bound) for limits, bound in proven]
+            bounds.sort(key=lambda one: -one[0])
+            needed |= {key: call.inputs[key] for key in call.needed(unit) if key in call.inputs}
+            left = room - call.memory.gathered - self.step.least_beside(at) - sum(needed.values())
+            found: dict[int, float] = {}
+            for held, cost in sums.items():
+                for begin, bound in _ranges(left - held, bounds, unit.graph.total_cost):
+                    found[held + begin] = min(cost + bound, found.get(held + begin, math.inf))
+            sums = _undominated_sums(found, room)
+        left = room - self.step.least_end(needed)
+        return min((cost for held, cost in sums.items() if held <= left), default=math.inf)
+
     def within(self, budget_bytes: int) -> list[Choice]:
         """The cheapest choices found within a budget.
 
@@ -184,8 +258,8 @@ class UnitPlanner:
         control = Control.within(self.options.time_limit_s)
         with interruptible(control):
             best = self._best(budget_bytes)
-            for seconds, number, limits in self._asked(control):
-                if best is not None and self.step.cost(best) <= self._least_cost():
+            for seconds, number, limits in self._asked(control, budget_bytes):
+                if best is not None and self._is_closed(best, budget_bytes):
                     break
                 if control.stopping():
                     break
@@ -203,11 +277,12 @@ class UnitPlanner:
             )
         return best
 
+    def _is_closed(self, best: Sequence[Choice], budget_bytes: int) -> bool:
+        cost = self.step.cost(best)
+        return cost - self.least_cost(budget_bytes) <= max(self.options.gap, SAME_COST) * cost
+
     def _best(self, budget_bytes: int) -> list[Choice] | None:
         return cheapest(self.step, [list(runs.values()) for runs in self.runs], budget_bytes)
-
-    def _least_cost(self) -> float:
-        return math.fsum(self.step.graphs[call.kind].graph.total_cost for call in self.step.calls)
 
     def _take_over(self) -> bool:
         """Take what the searches have found; whether there is more than before."""
@@ -218,8 +293,8 @@ class UnitPlanner:
                     runs[candidate.computes] = UnitRun.of(unit, derive(unit.graph, candidate.computes))
         return sum(map(len, self.runs)) > before
 
-    def _asked(self, control: Control) -> Iterator[tuple[float, int, Limits]]:
-        """Seconds for a search, the number of a graph, and limits of its plans."""
+    def _asked(self, control: Control, budget_bytes: int) -> Iterator[tuple[float, int, Limits]]:
+        """Seconds for a search, the number of a graph, and limits of its plans; first, only the budget limits peaks."""
         asked: list[tuple[int, Limits]] = []
         ranges = []
         for search in self.searches:
@@ -231,13 +306,43 @@ class UnitPlanner:
         for row in range(_PEAK_LEVELS):
             for column in range(_HELD_LEVELS):
                 for number, (least_held, most_held, least, most) in enumerate(ranges):
-                    peak = most - (most - least) * row // _PEAK_LEVELS
+                    peak = most - (most - least) * row // _PEAK_LEVELS if row else max(most, budget_bytes)
                     held = least_held + (most_held - least_held) * column // _HELD_LEVELS
                     asked.append((number, Limits(peak, (min(held, peak),))))
         for done, (number, limits) in enumerate(asked):
             remaining = control.remaining_s()
-            # A search takes a quarter of the time that it sees.
-            yield 4.0 if remaining is None else 4 * remaining / (len(asked) - done), number, limits
+            # A search takes a quarter of the time that it sees, and half of all time is for what is asked at first.
+            yield 4.0 if remaining is None else 2 * remaining / (len(asked) - done), number, limits
+        for _ in range(_MOST_STEPS * len(ranges)):
+            peaks = [max(most, budget_bytes) for *_, most in ranges]
+            steps = [
+                (gain, (number, wanted))
+                for number, peak in enumerate(peaks)
+                for gain, wanted in self._steps(number, peak)
+                if (number, wanted) not in asked
+            ]
+            if not steps:
+                return
+            number, limits = max(steps, key=lambda step: step[0])[1]
+            asked.append((number, limits))
+            remaining = control.remaining_s()
+            yield 4.0 if remaining is None else remaining, number, limits
+
+    def _steps(self, number: int, peak: int) -> Iterator[tuple[float, Limits]]:
+        """Where the bound of a graph may step up: by how much times how many bytes that would be for, and limits.
+
+        What may be held is just below the least that is held by the known plans that cost no more than the bound there.
+        """
+        search = self.searches[number]
+        bounds = {limits.held[0]: bound for limits, bound in search.proven if limits.peak >= peak}
+        bounds[max(one.run.held[0] for one in search.candidates) + 1] = search.stage.graph.total_cost
+        for below, limit in pairwise(sorted(bounds)):
+            most = bounds[limit] * (1 + max(self.options.gap, SAME_COST))
+            held = [one.run.held[0] for one in search.candidates if one.run.cost <= most]
+            least = min(held, default=limit + 1) - 1
+            if below < least < limit and bounds[below] > bounds[limit]:
+                gain = min(bounds[below], 2 * bounds[limit]) - bounds[limit]  # a bound may be infinite
+                yield gain * (limit - below), Limits(peak, (least,))
 
     def _least_found(self, budget_bytes: int) -> int:
         """The least budget within which choices are known."""

@@ -155,6 +155,7 @@ def test_units_take_what_is_predicted_and_make_the_bits_of_plain_steps(case):
             assert same
             assert measured == report.plan_bytes
             assert report.least_bytes <= report.plan_bytes <= report.budget_bytes
+            assert 0 <= report.least_extra_cost <= report.extra_cost
             if case != "bfloat16":  # eager mode copies more there than the captured graph says
                 assert plain == report.keep_all_bytes
         costs = [report.extra_cost for _, report, *_ in found]

@@ -1,14 +1,16 @@
 """The choice of plans for sharded units, against all combinations."""
 
 import itertools
+import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from remat_cli import SolveOptions
 from remat_cli.errors import Infeasible
 from remat_cli.graph.model import Graph, Node, Phase
-from remat_cli.plan.derive import derive
+from remat_cli.plan.derive import derive, prune
 from remat_cli.plan.sharded_units import Between, Choice, ShardedStep, UnitBytes, UnitCall, UnitGraph, UnitRun
 from remat_cli.planning.unit_choice import UnitPlanner, cheapest
 
@@ -90,6 +92,33 @@ def test_the_programme_finds_the_cheapest_of_all_combinations(seed):
         again = sum(call.memory.gathering for call, one in zip(step.calls, best, strict=True) if one.reshard)
         assert step.peak_bytes(best) <= budget
         assert (step.cost(best), again) == min(possible)
+
+
+def test_no_choices_cost_less_than_the_bound():
+    """Against the cheapest choices from plans that compute any operations again, before the backward pass."""
+    steps_up = 0
+    for seed in range(6):
+        step = step_of(random.Random(seed), 3)
+        calls = [replace(call, memory=UnitBytes(*[1] * 9), beside=0) for call in step.calls]
+        step = replace(step, calls=tuple(calls), fixed_bytes=0, root=UnitBytes(), root_gradients=0)
+        runs = []
+        for one in step.graphs:
+            sets = [again for count in range(5) for again in itertools.combinations(range(4), count)]
+            sequences = {prune(one.graph, (*range(5), *again, *range(5, 9))) for again in sets}
+            runs.append([UnitRun.of(one, derive(one.graph, computes)) for computes in sequences])
+        planner = UnitPlanner(step, SolveOptions(time_limit_s=3))
+        top, once = step.peak_bytes(planner.keep_all()), planner.least_cost(10**6)
+        assert once == math.fsum(step.graphs[call.kind].graph.total_cost for call in step.calls)
+        budgets = [budget for budget in range(top, 0, -2) if cheapest(step, runs, budget) is not None]
+        bounds = []
+        for budget in (budgets[0], budgets[len(budgets) // 2], budgets[-1]):
+            found = step.cost(planner.within(budget))
+            bounds.append(planner.least_cost(budget))
+            assert bounds[-1] <= min(found, step.cost(cheapest(step, runs, budget))) + 1e-9
+        assert bounds[0] == once
+        assert bounds == sorted(bounds)
+        steps_up += bounds[-1] > once
+    assert steps_up >= 3
 
 
 def test_the_search_finds_plans_between_keeping_and_recomputing_all():

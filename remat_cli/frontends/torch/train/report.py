@@ -19,6 +19,7 @@ class Fitted:
         least_bytes: No plan needs less.
         extra_cost: Cost of the recomputation, in percent of the cost of a step without it; with copies, the time of the
             plan by the replay of its queues beyond that cost, in the same percent.
+        least_extra_cost: No plans within the budget cost less, in the same percent; None if that is not known.
         counts_workspace: Whether the plans count what operations need while they run: always on a CPU, and on CUDA with
             measured costs.
         assumed: What was assumed of the results of the module, in words; empty if nothing was.
@@ -34,6 +35,7 @@ class Fitted:
     plan_bytes: int
     least_bytes: int
     extra_cost: float
+    least_extra_cost: float | None = None
     counts_workspace: bool = True
     assumed: str = ""
     parts: int = 1
@@ -46,8 +48,9 @@ class Fitted:
         budget = "" if self.budget_bytes is None else f"budget {format_bytes(self.budget_bytes)}, "
         parts = f" in {self.parts} parts" if self.parts > 1 else ""
         host = f", {format_bytes(self.host_bytes)} on the host" if self.host_bytes else ""
+        least = "" if self.least_extra_cost is None else f", at least +{self.least_extra_cost:.3g}%"
         return (
-            f"{self.name}: {budget}plan {format_bytes(self.plan_bytes)}{parts}{host} (+{self.extra_cost:.3g}%); "
+            f"{self.name}: {budget}plan {format_bytes(self.plan_bytes)}{parts}{host} (+{self.extra_cost:.3g}%{least}); "
             f"eager {eager}, without recomputation {format_bytes(self.keep_all_bytes)}, "
             f"at least {format_bytes(self.least_bytes)}"
             + ("" if self.counts_workspace else f"; {_WORKSPACE}")

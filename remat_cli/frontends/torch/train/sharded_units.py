@@ -98,12 +98,14 @@ class Chosen:
         budget_bytes: What the step may take.
         keep_all_bytes: What it takes without recomputation, with the units as they were set.
         least_bytes: No choices take less.
+        least_cost: No choices within the budget cost less.
     """
 
     choices: tuple[tuple[tuple[int, ...], bool], ...]
     budget_bytes: int
     keep_all_bytes: int
     least_bytes: int
+    least_cost: float
 
 
 class Choose(Protocol):
@@ -371,6 +373,7 @@ def _report(
         plan_bytes=step.peak_bytes(choices),
         least_bytes=chosen.least_bytes,
         extra_cost=100 * (cost / once - 1) if once else 0.0,
+        least_extra_cost=100 * (min(chosen.least_cost, cost) / once - 1) if once else 0.0,
         counts_workspace=counts_workspace,
         assumed=f"{kept} of {len(choices)} units stay gathered between their passes; {assumed}",
         parts=len(choices),
