@@ -19,13 +19,13 @@ class Fitted:
         least_bytes: No plan needs less.
         extra_cost: Cost of the recomputation, in percent of the cost of a step without it; with copies, the time of the
             plan by the replay of its queues beyond that cost, in the same percent.
-        least_extra_cost: No plans within the budget cost less, in the same percent; None if that is not known.
         counts_workspace: Whether the plans count what operations need while they run: always on a CPU, and on CUDA with
             measured costs.
         assumed: What was assumed of the results of the module, in words; empty if nothing was.
         parts: Number of graphs into which the module is divided.
         host_bytes: Most bytes of host memory in use; 0 for plans without copies.
         regions: The regions that run in parts, in words; empty if none does. Results then are equal up to rounding.
+        least_extra_cost: No plans within the budget cost less, in percent of the same; None if that is not known.
     """
 
     name: str
@@ -35,12 +35,12 @@ class Fitted:
     plan_bytes: int
     least_bytes: int
     extra_cost: float
-    least_extra_cost: float | None = None
     counts_workspace: bool = True
     assumed: str = ""
     parts: int = 1
     host_bytes: int = 0
     regions: str = ""
+    least_extra_cost: float | None = None
 
     def __repr__(self) -> str:
         """All figures in one line."""

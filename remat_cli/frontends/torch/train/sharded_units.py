@@ -373,7 +373,7 @@ def _report(
         plan_bytes=step.peak_bytes(choices),
         least_bytes=chosen.least_bytes,
         extra_cost=100 * (cost / once - 1) if once else 0.0,
-        least_extra_cost=100 * (min(chosen.least_cost, cost) / once - 1) if once else 0.0,
+        least_extra_cost=100 * (min(max(chosen.least_cost, once), cost) / once - 1) if once else 0.0,
         counts_workspace=counts_workspace,
         assumed=f"{kept} of {len(choices)} units stay gathered between their passes; {assumed}",
         parts=len(choices),
