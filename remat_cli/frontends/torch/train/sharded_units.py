@@ -158,8 +158,7 @@ def fit_units(
     model = model_of(module, batch)
     fake, mode = _whole_copy(model)
     joint = joint_units(module)
-    apart = {"", *(name for names in joint for name in names)}
-    captured = _captured(fake, mode, [name for name, _ in units_of(module) if name not in apart])
+    captured = _captured(fake, mode, _planned_names(module, joint))
     demand = results_demand(captured.calls, returns, loss, mode)
     held = None if captured.calls.output is None else held_results(captured.calls.output, holds)
     plans = ModulePlans(
@@ -171,16 +170,14 @@ def fit_units(
         plans.uses.assume(part, use, use)
     units = [(name, module.get_submodule(name)) for name in captured.order]
     schedule = plans.schedule(type(module).__name__, captured.graphs, captured.calls, demand, held)
-    batch_tensors = [tensor for _, tensor in leaves((model.inputs, model.keywords))]
-    fixed = total_bytes([*module.parameters(), *module.buffers(), *batch_tensors]) + reserve_bytes
+    fixed = _fixed_bytes(model) + reserve_bytes
     loop = Loop.of(captured.calls.output, held, demand)
     first = [module.get_submodule(names[0]) for names in joint]
     links = _links(plans.costs, interconnect, units)
     step = sharded_step(schedule, captured.graphs, units, (module, *first), fake, loop, fixed, links)
     chosen, choices = _agreed(step, choose, meeting)
-    kept = [f"{' and '.join(names)} run as they are, and are counted as gathered all the time" for names in joint]
-    free = [] if interconnect is not None or not any(choice.reshard for choice in choices) else [_FREE]
-    assumed = "; ".join([*assumptions_on_results(demand, held), *kept, _RESET, *free])
+    free = interconnect is None and any(choice.reshard for choice in choices)
+    assumed = "; ".join([*assumptions_on_results(demand, held), *_assumptions_on_units(joint, free=free)])
     report = _report(type(module).__name__, step, choices, chosen, assumed, counts_workspace=plans.costs.workspace)
     return install(module, UnitsCall(module, [unit for _, unit in units], step, choices, plans, report))
 
@@ -203,6 +200,23 @@ def _agreed(step: ShardedStep, choose: Choose, meeting: Meeting) -> tuple[Chosen
 _RESET = "assumes that gradients are None before each step, as zero_grad leaves them"
 
 _FREE = "gathers in the backward pass are counted as free, since interconnect is not given"
+
+
+def _planned_names(module: Module, joint: Sequence[Sequence[str]]) -> list[str]:
+    """The names of the units that get plans: all but the module itself, and modules that are one unit."""
+    apart = {"", *(name for names in joint for name in names)}
+    return [name for name, _ in units_of(module) if name not in apart]
+
+
+def _fixed_bytes(model: Model) -> int:
+    """This rank's part of the parameters, the buffers, and the batch."""
+    batch = [tensor for _, tensor in leaves((model.inputs, model.keywords))]
+    return total_bytes([*model.module.parameters(), *model.module.buffers(), *batch])
+
+
+def _assumptions_on_units(joint: Sequence[Sequence[str]], *, free: bool) -> list[str]:
+    kept = [f"{' and '.join(names)} run as they are, and are counted as gathered all the time" for names in joint]
+    return [*kept, _RESET, *([_FREE] if free else [])]
 
 
 def _links(costs: Costs, interconnect: Interconnect | None, units: Sequence[tuple[str, Module]]) -> Links | None:
