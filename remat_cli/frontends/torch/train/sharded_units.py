@@ -176,8 +176,7 @@ def fit_units(
     links = _links(plans.costs, interconnect, units)
     step = sharded_step(schedule, captured.graphs, units, (module, *first), fake, loop, fixed, links)
     chosen, choices = _agreed(step, choose, meeting)
-    free = interconnect is None and any(choice.reshard for choice in choices)
-    assumed = "; ".join([*assumptions_on_results(demand, held), *_assumptions_on_units(joint, free=free)])
+    assumed = "; ".join([*assumptions_on_results(demand, held), *_assumptions_on_units(joint, choices, interconnect)])
     report = _report(type(module).__name__, step, choices, chosen, assumed, counts_workspace=plans.costs.workspace)
     return install(module, UnitsCall(module, [unit for _, unit in units], step, choices, plans, report))
 
@@ -214,8 +213,11 @@ def _fixed_bytes(model: Model) -> int:
     return total_bytes([*model.module.parameters(), *model.module.buffers(), *batch])
 
 
-def _assumptions_on_units(joint: Sequence[Sequence[str]], *, free: bool) -> list[str]:
+def _assumptions_on_units(
+    joint: Sequence[Sequence[str]], choices: Sequence[Choice], interconnect: Interconnect | None
+) -> list[str]:
     kept = [f"{' and '.join(names)} run as they are, and are counted as gathered all the time" for names in joint]
+    free = interconnect is None and any(choice.reshard for choice in choices)
     return [*kept, _RESET, *([_FREE] if free else [])]
 
 
