@@ -5,7 +5,7 @@ import sharded_models
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch_processes import NOISE, least_peak, together
+from torch_processes import least_peak, together
 
 import remat_cli as remat
 from remat_cli.errors import CaptureFailed, Infeasible, UsageError
@@ -35,8 +35,8 @@ def trained(module, batch, loss, steps=3):
     return losses + [local_tensor(parameter).detach() for parameter in module.parameters()]
 
 
-def peak_of(module, batch, loss):
-    return least_peak(lambda: loss(module(*batch)).backward(), module.zero_grad)
+def peak_of(module, batch, loss, enough=None):
+    return least_peak(lambda: loss(module(*batch)).backward(), module.zero_grad, enough)
 
 
 def equal(one, other):
@@ -58,12 +58,13 @@ def run_training(rank, name, budget, options):
     found = trained(module, batch, loss)
     [plan] = remat.plans_of(module)
     report = check(plan)
+    predicted = report.replay.peak_bytes - plan.graph.fixed_memory
     assert type(module) is kind
     return {
         "same": equal(found, wanted),
         "eager": eager,
-        "measured": peak_of(module, batch, loss),
-        "predicted": report.replay.peak_bytes - plan.graph.fixed_memory,
+        "measured": peak_of(module, batch, loss, predicted + 64),
+        "predicted": predicted,
         "fits": report.valid and report.replay.peak_bytes <= remat.fitted(module).budget_bytes,
         "budget": remat.fitted(module).budget_bytes,
         "order": order(plan),
@@ -90,7 +91,7 @@ def test_training_by_one_plan(name, count, budget, options):
     for one in results:
         assert one["same"]
         assert one["fits"]
-        assert one["measured"] == pytest.approx(one["predicted"], abs=NOISE)
+        assert one["measured"] == pytest.approx(one["predicted"], abs=64)
         assert one["measured"] < 0.95 * one["eager"]
         assert one["plan"] == results[0]["plan"]
         assert one["state"] == state
@@ -112,7 +113,7 @@ def test_uneven_parts_have_one_order():
         assert one["fits"]
         assert one["budget"] == first["budget"]
         assert one["order"] == first["order"]
-        assert one["measured"] == pytest.approx(one["predicted"], abs=NOISE)
+        assert one["measured"] == pytest.approx(one["predicted"], abs=64)
         assert one["measured"] < 0.95 * one["eager"]
     assert len(first["order"]) > len(set(first["order"])), "something is gathered again"
 
