@@ -15,10 +15,10 @@ The allocator of a rank sees, in this order:
 
 Bytes are without what is there all the time.
 
-A gather ahead runs on the link while the unit behind computes, and after the reduction of the unit behind that one.
-What of it is left when the computation has ended is waited for. So to reshard costs time only where computation is
-short. Reductions of earlier units are taken to have ended. Gathers of forward passes and reductions are the same for
-all choices, and no part of a cost.
+A gather ahead runs on the link during the backward pass of the unit behind, after the reduction of the unit behind that
+one; older reductions are taken to have ended. The step waits for what is left of the gather when this pass has ended. So
+resharding costs time only where passes are short. Gathers of forward passes, and reductions, take the same time whatever
+is chosen, and are no part of a cost.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ class UnitPlanner:
         ``h`` and its results. Every search whose limits allow that bounds its cost. So a dynamic programme over the
         units keeps for each ``s`` the least sum of these bounds, where ``h`` is taken as the least of a range for the
         sum, and as the most for the bound. Inputs that the backward pass of any plan reads count beside that. It is a
-        relaxation: gathers ahead and other shared memory are left out.
+        relaxation: the time of gathers is left out, and so is other memory that units share.
         """
         room = budget_bytes - self.step.fixed_bytes - self.step.root.gathered
         sums, needed = {0: 0.0}, dict[Storage, int]()

@@ -43,7 +43,7 @@ On a busy machine gloo held 256 bytes to 66 KB too long, in 18 of 25 steps of on
 def least_peak(step, clear, enough=None):
     """The most bytes in use in a step after ``clear``, of several the least: threads of gloo let go of tensors late.
 
-    It ends when every rank has seen a peak that is no more than ``enough``, where that is given, or else its least three
+    It ends when every rank has seen a peak that is no more than ``enough`` or, where that is not given, its least three
     times; a step under the profiler takes much longer than without.
     """
     peaks = []

@@ -380,6 +380,8 @@ def _report(
 ) -> Callable[[], Fitted]:
     once = math.fsum(step.graphs[call.kind].graph.total_cost for call in step.calls)
     cost = step.cost(choices)
+    assert chosen.least_cost <= cost * (1 + SAME_COST), "a bound is above the cost of a plan"
+    least = min(chosen.least_cost, cost)  # of equal costs, sums may differ by rounding
     kept = sum(not choice.reshard for choice in choices)
     found = Fitted(
         name=name,
@@ -389,7 +391,7 @@ def _report(
         plan_bytes=step.peak_bytes(choices),
         least_bytes=chosen.least_bytes,
         extra_cost=100 * (cost / once - 1) if once else 0.0,
-        least_extra_cost=100 * (min(max(chosen.least_cost, once), cost) / once - 1) if once else 0.0,
+        least_extra_cost=100 * (max(least, once) / once - 1) if once else 0.0,
         counts_workspace=counts_workspace,
         assumed=f"{kept} of {len(choices)} units stay gathered between their passes; {assumed}",
         parts=len(choices),
