@@ -16,9 +16,9 @@ The allocator of a rank sees, in this order:
 Bytes are without what is there all the time.
 
 A gather ahead runs on the link during the backward pass of the unit behind, after the reduction of the unit behind that
-one; older reductions are taken to have ended. The step waits for what is left of the gather when this pass has ended. So
-resharding costs time only where passes are short. Gathers of forward passes, and reductions, take the same time whatever
-is chosen, and are no part of a cost.
+one; older reductions are taken to have ended. The step waits for what is left of the gather when this pass has ended.
+So resharding costs time only where passes are short. Gathers of forward passes, and reductions, take the same time
+whatever is chosen, and are no part of a cost.
 """
 
 from __future__ import annotations
