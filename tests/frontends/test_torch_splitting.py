@@ -220,8 +220,9 @@ def test_equal_layers_are_one_region_and_the_loss_another():
     passes = ["mm", "_log_softmax", "nll_loss_forward"], ["nll_loss_backward", "_log_softmax_backward_data", "mm", "mm"]
     assert [graph.nodes[i].op for i in both.nodes] == [*passes[0], *passes[1]]
     assert (both.repeats, both.ahead_of) == ((), (read_step(graph).tangents,))
-    at_once = 3 * math.ceil(BATCH * LENGTH / 4) * WORDS * 8
-    assert both.workspaces[1] == at_once + 8  # three of the four tensors with a number for each word; and their number
+    rows = math.ceil(BATCH * LENGTH / 4)
+    at_once = rows * (WORDS + WIDTH) * 8  # one tensor with a number for each word, beside the gradient of hidden states
+    assert both.workspaces[1] == at_once + 8  # and the number of targets
     graph = graph_of("half the loss")  # the tangent is not that of the loss in parts
     forward, backward, _ = graph.splits[1].operations
     assert [[graph.nodes[i].op for i in one.nodes] for one in (forward, backward)] == [*passes]
@@ -433,7 +434,7 @@ def test_frameworks_that_run_whole_operations_name_the_parts_of_a_plan(key, titl
 
 
 def test_the_plan_counts_the_workspace_of_the_parts():
-    graph = split(graph_of(), {"loss": 8})
+    graph = split(graph_of(), {"loss": 2})
     least = peak(without_workspace(graph), range(len(graph.nodes)))
     assert least < peak(graph, range(len(graph.nodes)))
 

@@ -57,6 +57,7 @@ State = Rows | Whole | Summed
 WHOLE = Whole()
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class RowCount:
     """In the place of a number among the arguments: the number of rows of a part."""
 

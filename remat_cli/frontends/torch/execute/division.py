@@ -25,6 +25,8 @@ from remat_cli.frontends.aten.division_rules import (
 from remat_cli.frontends.torch.codec import decode, decode_data, empty_tensor, operator_named
 from remat_cli.frontends.torch.compat.fake_tensors import exact_sizes, new_fake_mode, silent_fakes
 from remat_cli.frontends.torch.document import Constant, Input, Operation, Place, Step, Value, View, tensors_read
+from remat_cli.frontends.torch.execute.cross_entropy import in_one_buffer
+from remat_cli.frontends.torch.execute.part_calls import Part, PartCall, tensors_of
 from remat_cli.frontends.torch.execute.strides import copied_bytes
 from remat_cli.frontends.torch.tensors import tensors_in
 from remat_cli.frontends.torch.types import Tensor
@@ -40,6 +42,7 @@ _OVERFLOWING = "float16"
 
 _STORED = ("parameter", "buffer")
 
+
 EMBEDDING_GRADIENT = "aten.embedding_dense_backward.default"
 ADDED_IN_PLACE = "aten.mm.default"
 """The operator whose results are added to a sum by its own kernel."""
@@ -47,35 +50,6 @@ ADDED_IN_PLACE = "aten.mm.default"
 
 class NotDivisible(Exception):
     """A call cannot be divided, or not in this way."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Some rows of a tensor that is divided; a view is one of whole tensors."""
-
-    tensor: Value | Place | View
-    rows: Rows
-
-
-@dataclass(frozen=True, slots=True)
-class PartCall:
-    """A call for a part of the rows.
-
-    Attributes:
-        node: The node whose operation it is.
-        call: The operator.
-        args: Arguments by position, as in documents, but with :class:`Part`, :class:`RowCount`, and :class:`Value` for
-            what earlier calls of the operation made.
-        kwargs: Arguments by name, likewise.
-        made: For each value of the node its number, the position of its tensor in what the operator returns, and how it
-            is divided.
-    """
-
-    node: int
-    call: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    made: tuple[tuple[int, int | None, State], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,7 +387,7 @@ def division(
     states = {number: divider.made[number] for number in results}
     if any(isinstance(state, Whole) for state in states.values()):
         raise NotDivisible
-    return Division(step, rows, device, tuple(calls), states, ones, tuple(weights), starts)
+    return Division(step, rows, device, in_one_buffer(step, calls, results), states, ones, tuple(weights), starts)
 
 
 def added_to(step: Step, node: int) -> tuple[int, int] | None:
@@ -494,17 +468,6 @@ def without_data() -> Iterator[None]:
 
     with torch.no_grad(), silent_fakes(), exact_sizes(), new_fake_mode():
         yield
-
-
-def tensors_of(arguments: Sequence[Any]) -> Iterator[Any]:
-    """All tensors in the arguments of a call for a part, also those in views: parts, and whole tensors."""
-    for argument in arguments:
-        if isinstance(argument, View):
-            yield from tensors_of((*argument.args, *argument.kwargs.values()))
-        elif isinstance(argument, list | tuple):
-            yield from tensors_of(argument)
-        elif isinstance(argument, Part | Value | Place | Constant):
-            yield argument
 
 
 def _knowns(arguments: Sequence[Any]) -> Iterator[_Known]:

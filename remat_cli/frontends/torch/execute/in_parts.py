@@ -29,15 +29,9 @@ from remat_cli.frontends.aten.division_rules import RowCount, Rows, Summed
 from remat_cli.frontends.captured.origin import damaged
 from remat_cli.frontends.torch.codec import dtype_named
 from remat_cli.frontends.torch.document import Constant, InParts, Place, Step, Value, View
-from remat_cli.frontends.torch.execute.division import (
-    ADDED_IN,
-    Division,
-    NotDivisible,
-    Part,
-    PartCall,
-    division,
-    part_of,
-)
+from remat_cli.frontends.torch.execute.cross_entropy import CROSS_ENTROPY, cross_entropy
+from remat_cli.frontends.torch.execute.division import ADDED_IN, Division, NotDivisible, division, part_of
+from remat_cli.frontends.torch.execute.part_calls import Part, PartCall
 from remat_cli.frontends.torch.types import Tensor
 
 
@@ -207,7 +201,9 @@ class _Loop:
     def _text(self, call: PartCall | View) -> str:
         arguments = [self._argument(argument) for argument in call.args]
         arguments += [f"{key}={self._argument(argument)}" for key, argument in call.kwargs.items()]
-        return f"{self._code.operator(call.call)}({', '.join(arguments)})"
+        own = call.call == CROSS_ENTROPY
+        called = self._code.beside("cross_entropy", cross_entropy) if own else self._code.operator(call.call)
+        return f"{called}({', '.join(arguments)})"
 
     def _argument(self, argument: Any) -> str:
         match argument:

@@ -10,15 +10,9 @@ from typing import Any
 from remat_cli.frontends.aten.division_rules import RowCount, Summed
 from remat_cli.frontends.torch.codec import decode_data, empty_tensor, operator_named
 from remat_cli.frontends.torch.document import Constant, Place, TensorSpec, Value, View
-from remat_cli.frontends.torch.execute.division import (
-    ADDED_IN,
-    Division,
-    NotDivisible,
-    Part,
-    PartCall,
-    part_of,
-    without_data,
-)
+from remat_cli.frontends.torch.execute.cross_entropy import CROSS_ENTROPY, cross_entropy
+from remat_cli.frontends.torch.execute.division import ADDED_IN, Division, NotDivisible, part_of, without_data
+from remat_cli.frontends.torch.execute.part_calls import Part, PartCall
 from remat_cli.frontends.torch.tensors import storage_bytes, tensors_in
 from remat_cli.frontends.torch.types import FxNode, Tensor
 
@@ -70,6 +64,8 @@ class Trial:
             self._division.calls, self.nodes, kernels, self._division.last_uses(), strict=True
         ):
             own = {item: storage_bytes(tensor) for item, tensor in tensors_in(node.meta["val"])}
+            if call.over is not None:
+                del live[call.over]
             if not self._division.added_in_place(call):
                 live |= {number: own[item] for number, item, _ in call.made}
                 unread = sum(own.values()) - sum(own[item] for _, item, _ in call.made)
@@ -87,7 +83,7 @@ class Trial:
     def _node(self, call: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> FxNode:
         import torch
 
-        called = operator_named(call)
+        called: Any = cross_entropy if call == CROSS_ENTROPY else operator_named(call)
         node = self._graph.call_function(called, tuple(args), dict(kwargs))
         given, named = torch.fx.map_arg((tuple(args), dict(kwargs)), lambda one: one.meta["val"])
         try:

@@ -20,6 +20,7 @@ from remat_cli.frontends.rates import CostModel as CostModelOf
 from remat_cli.frontends.rates import Rates, named_costs
 from remat_cli.frontends.torch.capture.capture import Group
 from remat_cli.frontends.torch.compat.operators import flop_formula, is_operator
+from remat_cli.frontends.torch.execute.cross_entropy import cross_entropy
 from remat_cli.frontends.torch.measure.rates import device_rates
 from remat_cli.frontends.torch.tensors import tensors_in
 from remat_cli.frontends.torch.types import Device, FxNode, Tensor
@@ -65,6 +66,8 @@ _STREAMED = (None, "select", "sort")
 """Kinds whose operations take no longer than their traffic if a compiler writes the loop."""
 _POINTWISE_TOO = frozenset({"clone", "_to_copy", "copy", "native_dropout_backward", "native_dropout"})
 """Operators that do pointwise work and do not say so."""
+_LOSS_KERNELS, _GRADIENT_KERNELS = 14, 20
+"""Kernels that a cross entropy in one buffer runs, without and with the gradient."""
 
 
 def cost_model(text: str, device: Device | str = "cpu", tell: Tell = tell_stderr) -> CostModel:
@@ -84,10 +87,13 @@ def cost_model(text: str, device: Device | str = "cpu", tell: Tell = tell_stderr
 def flops(node: FxNode) -> float:
     """FLOPs of an operation: PyTorch's formula if it has one (matrix products, convolutions, attention).
 
-    Every other operation costs one per element of its largest tensor, read or written. A group costs the sum.
+    Every other operation costs one per element of its largest tensor, read or written. A group costs the sum, and a
+    cross entropy in one buffer what the operators cost that it stands for: two, and two for the gradient.
     """
     if isinstance(node, Group):
         return sum(map(flops, node.members))
+    if node.target is cross_entropy:
+        return float((4 if _has_gradient(node) else 2) * _count(_read(node)[0]))
     counted = _formula(node)
     if counted > 0:
         return counted
@@ -98,6 +104,8 @@ def microseconds(node: FxNode, rates: Rates) -> float:
     """Microseconds of an operation, or a group, at the rates of a device; above 0."""
     if isinstance(node, Group):
         return _group_us(node, rates)
+    if node.target is cross_entropy:
+        return _cross_entropy_us(node, rates)
     own = _own_us(node, rates)
     streamed = rates.us("stream", _traffic(node)) or 0.0
     views = sum(1 for argument in node.all_input_nodes for _ in _chain(argument))
@@ -117,6 +125,20 @@ def _group_us(group: Group, rates: Rates) -> float:
                 read[argument] = min(read[argument], _bytes_of(member))
     streamed = rates.us("stream", sum(read.values()) + _bytes_of(group.root)) or 0.0
     return rates.launch_us + max(own, streamed)
+
+
+def _cross_entropy_us(node: FxNode, rates: Rates) -> float:
+    """Microseconds of :func:`cross_entropy`: it walks over the logits several times; the rest is small."""
+    logits, gradient = _read(node)[0], _has_gradient(node)
+    exponentials = max(rates.us("exp", _count(logits)) or 0.0, rates.us("stream", 2 * _bytes(logits)) or 0.0)
+    walks = (1, 2, 1, 2) if gradient else (1, 2, 1)  # largest, difference, sum, and the product for the gradient
+    walked = sum(rates.us("stream", tensors * _bytes(logits)) or 0.0 for tensors in walks)
+    return (_GRADIENT_KERNELS if gradient else _LOSS_KERNELS) * rates.launch_us + exponentials + walked
+
+
+def _has_gradient(node: FxNode) -> bool:
+    """Whether a cross entropy makes the gradient, too."""
+    return len(_made(node)) == 3
 
 
 def _own_us(node: FxNode, rates: Rates) -> float:
