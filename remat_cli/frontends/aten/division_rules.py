@@ -438,6 +438,18 @@ def _convolution_gradient(asked: Asked) -> Divided | None:
     return Divided(tuple(state for state, wanted in zip(states, asked.args[10], strict=True) if wanted))
 
 
+def _interpolated(asked: Asked) -> Divided | None:
+    """``upsample...(images, sizes, ...)``, in which images, or images and channels, are the rows."""
+    rows = _rows(asked.tensor(0).state)
+    return None if rows is None or rows.end > 2 else Divided((rows,))
+
+
+def _interpolated_gradient(asked: Asked) -> Divided | None:
+    """``upsample..._backward(gradient, sizes, sizes of the images, ...)``."""
+    found = _interpolated(asked)
+    return None if found is None else Divided(found.results, {2: part_shape(asked.args[2], found.results[0])})
+
+
 def _indexed(asked: Asked) -> Divided | None:
     """``index(tensor, indices)`` and ``index_put(tensor, indices, values)``: none for rows, nor before them."""
     source, indices = asked.tensor(0), asked.args[1]
@@ -479,7 +491,13 @@ LIKELIHOODS = frozenset({"aten.nll_loss_forward.default", "aten.nll_loss2d_forwa
 positions 1, 2 and 4."""
 _SAME = _along(1, "dim", -1)
 _GRADIENT_OF_SAME = _along(2, "dim", -1)
+_INTERPOLATIONS = [
+    *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
+    *(f"{name}{size}d" for name in ("upsample_nearest", "_upsample_nearest_exact") for size in (1, 2, 3)),
+]
 RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(_INTERPOLATIONS, _interpolated),
+    **{f"{name}_backward": _interpolated_gradient for name in _INTERPOLATIONS},
     "view.default": _viewed,
     "_unsafe_view.default": _viewed,
     "expand": _expanded,

@@ -1,6 +1,7 @@
 """AOTAutograd: joint graphs, their splits, and the descriptions of their inputs and outputs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,10 @@ from remat_cli.frontends.torch.types import GraphModule, Tensor
 
 Partition = Callable[..., tuple[GraphModule, GraphModule]]
 """``partition(joint, joint_inputs, *, num_fwd_outputs, **options)``: the forward and the backward graph module."""
+
+_INTERPOLATIONS = """upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d upsample_nearest1d
+    upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+    """.split()
 
 
 def aot(
@@ -27,7 +32,31 @@ def aot(
         },
     )
     leave_out_idle_dropout(graph_module)
-    return backend(graph_module, inputs)
+    with whole_interpolation():
+        return backend(graph_module, inputs)
+
+
+@contextmanager
+def whole_interpolation() -> Iterator[None]:
+    """A context in which interpolation stays one operator, which eager mode runs.
+
+    PyTorch would capture its Python implementation: many operators with more memory, whose last bits differ.
+    """
+    import torch
+
+    keys = torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd
+    packets = (getattr(torch.ops.aten, name) for name in _INTERPOLATIONS)
+    operators = [getattr(packet, overload) for packet in packets for overload in ("default", "vec")]
+    removed = [(one, key, one.py_kernels.pop(key)) for one in operators for key in keys if key in one.py_kernels]
+    for one in operators:
+        one._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for one, key, kernel in removed:
+            one.py_kernels[key] = kernel
+        for one in operators:
+            one._dispatch_cache.clear()
 
 
 def leave_out_idle_dropout(graph_module: GraphModule) -> None:
