@@ -14,6 +14,7 @@ from remat_cli.graph.document import KINDS, newest, schema_text
 @click.option(
     "--version",
     "version",
+    metavar="N",
     type=click.IntRange(1),
     default=1,
     show_default=True,
