@@ -142,7 +142,7 @@ quiet_option = click.option(
     "-q",
     "--quiet",
     is_flag=True,
-    help="Print only errors and the answer: no progress, no notes.",
+    help="Print only errors and the answer.",
 )
 library_option = click.option(
     "--library",
@@ -203,7 +203,7 @@ results_option = click.option(
     "--results",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Save results to this file, and reuse those in it.",
+    help="Save results in this file, and reuse saved ones.",
 )
 jobs_option = click.option(
     "--jobs", metavar="N", type=click.IntRange(1), help="Searches at a time.  [default: one per core]"

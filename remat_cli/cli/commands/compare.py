@@ -35,7 +35,9 @@ Examples:
 
 An interrupted comparison continues from the file of --results.
 
-Exit code: 0, or 1 if no strategy has any plan."""
+Exit code: 0, or 1 if no strategy has any plan.
+
+More: docs/strategies.md"""
 
 
 @click.command("compare", epilog=_EPILOG)

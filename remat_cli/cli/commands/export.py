@@ -24,10 +24,10 @@ from remat_cli.zoo.registry import ARCHITECTURES, build_graph
 
 _HELP = """Write the graph of a training step of a model.
 
-SOURCE is a known architecture, or a function that returns one of these:
+SOURCE is one of these; on the right is what the function NAME returns:
 
 \b
-  zoo:NAME{option=value,...}  see remat export --list
+  zoo:NAME{option=value,...}  a known architecture: see --list
   torch:FILE.py:NAME          (module, inputs), (module, inputs, loss)
   jax:FILE.py:NAME            (loss, arguments), (loss, arguments, options)
   tf:FILE.py:NAME             (model, batch), (model, batch, loss), (step, inputs)
@@ -77,8 +77,8 @@ def _framework_options(command: params.F) -> params.F:
 @click.option(
     "--cost",
     metavar="MODEL",
-    help="flops, roofline:a100 (times by data sheet), or device (times here; not zoo).  "
-    "[default: zoo, tf: flops; torch, jax: device]",
+    help="flops, roofline:a100 (times by data sheet), or torch, jax: device (times here).  "
+    "[default: device where possible, else flops]",
 )
 @_framework_options
 @params.quiet_option

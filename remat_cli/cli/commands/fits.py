@@ -44,7 +44,7 @@ More: docs/fits.md, docs/which-number.md"""
 @click.option(
     "--resolution", metavar="N", type=click.IntRange(1), help="Height and width of images.  [default: the model's]"
 )
-@click.option("--task", default="", metavar="TASK", help="hf: causal-lm, ...  [default: from architectures]")
+@click.option("--task", default="", metavar="TASK", help="hf: task such as causal-lm.  [default: the configuration's]")
 @click.option(
     "--dtype",
     default="",

@@ -17,7 +17,12 @@ from remat_cli.reports.documents import document_json
 from remat_cli.reports.policy import policy_text
 
 _FORMATS = ("text", "json")
-_EPILOG = """\b
+_TOOLS = "\n".join(f"  {tool.name:16}  {tool.title}" for tool in TOOLS.values())
+_EPILOG = f"""\b
+Tools:
+{_TOOLS}
+
+\b
 Examples:
   remat export torch:train.py:build -o step.json
   remat policy step.json --budget 8GB --to torch-checkpoint
@@ -43,7 +48,7 @@ More: docs/policy.md"""
     metavar="TOOL",
     type=click.Choice(list(TOOLS)),
     required=True,
-    help="; ".join(f"{tool.name} ({tool.title})" for tool in TOOLS.values()) + ".",
+    help="Tool that carries the plan out: see below.",
 )
 @params.solver_option
 @click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time of all searches.")

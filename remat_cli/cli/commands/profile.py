@@ -12,7 +12,9 @@ from remat_cli.graph.io import document_text, graph_to_document, load_graph
 _EPILOG = """\b
 Examples:
   remat profile step.json --device cuda -o measured.json
-  remat export 'zoo:torch/unet{batch=1}' | remat profile - | remat solve - --budget 80%"""
+  remat export 'zoo:torch/unet{batch=1}' | remat profile - | remat solve - --budget 80%
+
+More: docs/costs.md"""
 
 
 @click.command("profile", epilog=_EPILOG)

@@ -19,7 +19,9 @@ Examples:
   remat run step.plan.json --device cuda --steps 20 --format json
 
 Exit code: 0 if all results equal those without recomputation bit for bit (of regions in parts, up to the order of
-sums), 1 if one differs or the device runs out of memory."""
+sums), 1 if one differs or the device runs out of memory.
+
+More: docs/costs.md"""
 
 
 @click.command("run", epilog=_EPILOG)

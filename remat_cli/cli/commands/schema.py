@@ -9,7 +9,7 @@ from remat_cli.errors import UsageError
 from remat_cli.graph.document import KINDS, newest, schema_text
 
 
-@click.command("schema", epilog="Example: remat schema graph -o graph-v1.json")
+@click.command("schema", epilog="Example: remat schema graph -o graph-v1.json\n\nMore: docs/graph-format.md")
 @click.argument("document", type=click.Choice(KINDS))
 @click.option(
     "--version",

@@ -32,8 +32,8 @@ Examples:
 With -o -, the report goes to standard error. Ctrl-C stops the search and keeps the best plan found; a second Ctrl-C
 stops at once.
 
-The cache keeps plans of finished searches, and replays a plan before it is reused. A search starts from the newest
-plans for other budgets.
+The cache keeps plans of finished searches, and replays a plan before it is reused. Other searches for the graph
+start from its newest plans in the cache.
 
 More: docs/solving.md, docs/offload.md, docs/splitting.md"""
 
@@ -81,7 +81,7 @@ More: docs/solving.md, docs/offload.md, docs/splitting.md"""
     "--cache-dir",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
-    help="The same in this folder instead of the user's cache.",
+    help="Like --cache, in this folder instead of the user's.",
 )
 @click.option(
     "-o",
@@ -109,7 +109,7 @@ More: docs/solving.md, docs/offload.md, docs/splitting.md"""
 def command(graph: str, output: str | None, verbose: bool, require_optimal: bool, **options: Any) -> int:
     """Find the cheapest plan of GRAPH within a memory budget, or within each of several.
 
-    GRAPH is a JSON or YAML file (JSON is read faster), or - for standard input. A plan stands for its graph.
+    GRAPH is a JSON or YAML file (JSON is read faster), or - for standard input. Of a plan, its graph is solved.
     """
     from remat_cli.cli.solving import graph_in, solve_one, solve_several
     from remat_cli.plan.io import load_plan

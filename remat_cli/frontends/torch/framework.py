@@ -31,7 +31,7 @@ class Torch(Framework[Step]):
     option_help: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "compiler": "inductor for plans under torch.compile",
-            "world": "capture rank 0 of N, for modules that it shards",
+            "world": "capture rank 0 of N, for a sharded module",
             "interconnect": "send bandwidth of a rank: 400GB/s, 400GB/s+20us, or fsdp=50GB/s,tp=400GB/s",
             "split": "offer regions, such as the loss, that solve may run in parts",
         }
