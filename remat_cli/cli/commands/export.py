@@ -77,8 +77,8 @@ def _framework_options(command: params.F) -> params.F:
 @click.option(
     "--cost",
     metavar="MODEL",
-    help="flops, roofline:a100 (times by data sheet), or torch, jax: device (times here).  "
-    "[default: device where possible, else flops]",
+    help="flops, roofline:a100 (times by data sheet), or for torch and jax device (times here).  "
+    "[default: device, else flops]",
 )
 @_framework_options
 @params.quiet_option
