@@ -67,21 +67,21 @@ Example:
 
 \b
 Exit codes:
-  0    the answer is yes: a plan within budget
-  1    the answer is no: infeasible, or the plan is invalid or over budget
+  0    yes: a plan within budget
+  1    no: nothing fits, or the plan is invalid or over budget
   2    wrong usage or bad input
   3    a solver is missing or failed, or the system ran out of memory
   4    a limit was reached before any plan was found
   70   a defect of remat itself (REMAT_DEBUG=1 shows where)
   130  interrupted before any plan was found, or twice
 
-With -q, a command prints only errors and its answer. The answer of solve is its plan, and that of check, diff, run and
-warm-up is the exit code, so their reports are not printed; documents (--format json, -o FILE) are. A file that is
-written is named on standard error: "wrote FILE".
+The answer of solve and pipeline is their plans, and that of check, diff, run and warm-up the exit code: with -q they
+print no text report.
 
-Every option can be set in the environment, as in REMAT_SOLVE_BUDGET=16GB, or in a configuration file, as in budget =
-"16GB" in the table [solve] of remat.toml, or in [tool.remat.solve] of pyproject.toml. The command line comes first,
-then the environment, then the file."""
+Every option can be set in the environment (REMAT_SOLVE_BUDGET=16GB; REMAT_COLOR for all commands), or in a file (budget
+= "16GB" in [solve] of remat.toml). The command line comes first, then the environment, then the file.
+
+More: docs/quickstart.md, docs/exit-codes.md, docs/configuration.md"""
 
 
 @functools.cache
@@ -140,15 +140,16 @@ class _Commands(click.Group):
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
-    help="Configuration file.  [default: remat.toml, or [tool.remat] in pyproject.toml, here or in a folder above]",
+    metavar="FILE",
+    help="Configuration file.  [default: remat.toml or pyproject.toml, here or in a folder above]",
 )
 @click.option("--no-config", is_flag=True, help="Read no configuration file.")
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None, no_config: bool) -> None:
     """Fit the training of neural networks into memory by recomputing values instead of keeping them.
 
-    remat reads a dataflow graph, with a cost and sizes for each node, and a memory budget. It returns the cheapest
-    execution plan that fits: which values to keep, and which to drop and recompute.
+    remat takes a dataflow graph, with costs and sizes, and a memory budget. It finds the cheapest plan that fits: which
+    values to keep, and which to drop and recompute.
     """
     from remat_cli.cli.config import command_defaults, find_config  # a parser that --help does not need
 

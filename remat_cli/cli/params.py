@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -112,6 +113,7 @@ STRATEGY = _Spec("strategy", _names("remat_cli.strategies.registry", "STRATEGIES
 SOLVER = _Spec("solver", _names("remat_cli.solvers.registry", "SOLVERS"))
 DEVICE = click.Choice(["cpu", "cuda", "gpu"])
 """The devices of all frameworks; each refuses those that it does not know."""
+DEVICE_HELP = "Device to run on: cuda for PyTorch and JAX, gpu for TensorFlow."
 READABLE = click.Path(allow_dash=True)
 """A file to read. Its reader reports errors, not Click."""
 
@@ -134,67 +136,81 @@ color_option = click.option(
     show_default=True,
     is_eager=True,  # parsed first, so that errors in other options are coloured as asked
     callback=_remember_color,
-    help="When to use colour; auto: on a terminal, unless NO_COLOR is set. REMAT_COLOR is for all commands.",
+    help="When to use colour; auto: on a terminal, unless NO_COLOR is set.",
 )
 quiet_option = click.option(
     "-q",
     "--quiet",
     is_flag=True,
-    help="Print only errors and the answer: no progress and no notes; where a plan or an exit code is the answer, "
-    "no report.",
+    help="Print only errors and the answer.",
 )
 library_option = click.option(
     "--library",
     multiple=True,
     metavar="MODULE",
-    help="Import this Python module, and accept operators of its package.",
+    help="Import this Python module, and accept the operators of its package.",
 )
-cdn_option = click.option(
-    "--cdn", is_flag=True, help="Pages load plotly.js from cdn.plot.ly: small files that need a network."
-)
+cdn_option = click.option("--cdn", is_flag=True, help="Write smaller pages, which load plotly.js from cdn.plot.ly.")
 output_option = click.option(
     "-o",
     "--output",
+    metavar="FILE",
     type=click.Path(allow_dash=True),
     default="-",
-    show_default=True,
-    help="Output file; - for standard output.",
+    help="Output file.  [default: standard output]",
 )
 node_link_option = click.option(
     "--keys",
     metavar="KEY=NAME,...",
-    help="For node-link graphs: names of the attributes, as in cost=weight,memory=size.",
+    help="Attributes of a node-link graph: cost=weight,memory=size.",
 )
 budgets_option = click.option(
-    "--budgets", type=BUDGETS, required=True, help="As in 4GB:16GB:1GB, 50%:90%:10% or 8GB,12GB."
+    "--budgets",
+    type=BUDGETS,
+    required=True,
+    help="Memory limits: 8GB,12GB, or start:stop:step, as in 50%:90%:10%.",
 )
 strategy_option = click.option(
     "--strategy", type=STRATEGY, default="auto", show_default=True, help="See remat strategies."
 )
 solver_option = click.option("--solver", type=SOLVER, default="highs", show_default=True, help="See remat solvers.")
 threads_option = click.option(
-    "--threads", type=click.IntRange(1), help="Threads for the solver.  [default: its own choice]"
+    "--threads",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Threads of each search.  [default: the solver's choice]",
 )
 gap_option = click.option(
     "--gap",
     type=SHARE,
     default="0.01%",
     show_default=True,
-    help="Stop when the cost is proven to be this close to the optimum: 0.01%, or as a share, 0.0001.",
+    help="Relative optimality gap at which a search stops: 1%, or 0.01.",
 )
 seed_option = click.option(
-    "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed."
+    "--seed", metavar="N", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Random seed."
 )
 host_bandwidth_option = click.option(
     "--host-bandwidth",
     type=BANDWIDTHS,
-    help="Let values wait in host memory: 25GB/s, or 25GB/s:20GB/s to the host and back. Costs must be times.",
+    help="Also copy values to the host, at 25GB/s, 25GB/s:20GB/s (out:back) or pcie4. Costs must be times.",
 )
 host_memory_option = click.option(
-    "--host-memory", type=SIZE, help="Most host memory for values: 64GiB.  [default: no limit]"
+    "--host-memory", type=SIZE, help="Limit on host memory for copies: 64GiB.  [default: none]"
 )
-host_latency_option = click.option(
-    "--host-latency", type=DURATION, help="Time of every copy whatever its size: 0.01ms."
+host_latency_option = click.option("--host-latency", type=DURATION, help="Latency of each copy: 0.01ms.  [default: 0]")
+results_option = click.option(
+    "--results",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Save results in this file, and reuse saved ones.",
+)
+jobs_option = click.option(
+    "--jobs", metavar="N", type=click.IntRange(1), help="Searches at a time.  [default: one per core]"
+)
+dask_option = click.option("--dask", metavar="ADDRESS", help="Search on a Dask cluster: tcp://host:8786.")
+matching_graph_option = click.option(
+    "--graph", metavar="GRAPH", type=READABLE, help="Also check that the plan is for this graph."
 )
 
 
@@ -207,9 +223,9 @@ def format_option(*formats: str, by_suffix: bool = False) -> Callable[[F], F]:
     """``--format`` with ``text`` as the default, unless the suffix of ``-o`` says another."""
     if not by_suffix:
         return click.option(
-            "--format", type=click.Choice(formats), default="text", show_default=True, help="Format of the output."
+            "--format", type=click.Choice(formats), default="text", show_default=True, help="Output format."
         )
-    words = "Format of the output.  [default: by the suffix of -o; text on standard output]"
+    words = "Output format.  [default: by the suffix of -o, else text]"
     return click.option("--format", type=click.Choice(formats), default="text", help=words)
 
 

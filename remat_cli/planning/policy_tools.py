@@ -178,7 +178,7 @@ TOOLS = {
     for tool in (
         Tool(
             "torch-checkpoint",
-            "torch.utils.checkpoint around modules",
+            "torch.utils.checkpoint of modules",
             "modules",
             "torch",
             "module-checkpoint",
@@ -198,7 +198,7 @@ TOOLS = {
         ),
         Tool(
             "torch-tags",
-            "tags for operations, which torch.compile obeys",
+            "tagged operations under torch.compile",
             "names",
             "torch",
             "save-only",
@@ -206,7 +206,7 @@ TOOLS = {
         ),
         Tool(
             "jax-names",
-            "jax.checkpoint with names of values",
+            "jax.checkpoint by names of values",
             "names",
             "jax",
             "save-only",
@@ -218,7 +218,7 @@ TOOLS = {
         ),
         Tool(
             "jax-scan",
-            "the same inside of every scan",
+            "the same in every scan",
             "names",
             "jax",
             "save-only",
@@ -230,7 +230,7 @@ TOOLS = {
         ),
         Tool(
             "keras-layers",
-            "keras.RematScope with names of layers",
+            "keras.RematScope by names of layers",
             "layers",
             "tf",
             "keras-layers",
@@ -252,11 +252,11 @@ TOOLS = {
                 note=note,
             )
             for name, title, snippet, note in (
-                ("torch-remat", "regions of Meta's torch_remat in every layer", torch_remat, None),
+                ("torch-remat", "Meta's torch_remat in every layer", torch_remat, None),
                 ("titan", "torchtitan's activation_checkpoint", titan, _ALIKE),
-                ("trl", "gradient_checkpointing of TRL's trainers", trl, None),
-                ("axolotl", "gradient and selective checkpointing of axolotl", axolotl, _LATE),
-                ("megatron", "Megatron's recompute_granularity and recompute_modules", megatron, _ALIKE),
+                ("trl", "gradient_checkpointing of its trainers", trl, None),
+                ("axolotl", "its gradient and selective checkpointing", axolotl, _LATE),
+                ("megatron", "its recompute_granularity and recompute_modules", megatron, _ALIKE),
             )
         ),
     )

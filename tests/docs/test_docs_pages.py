@@ -4,11 +4,12 @@ import importlib.util
 import re
 import tomllib
 
+import click
 import pytest
 import yaml
 from docs_pages import DOCS, PAGES, ROOT
 
-from remat_cli.cli.main import _COMMANDS
+from remat_cli.cli.main import _COMMANDS, cli
 from remat_cli.errors import ExitCode
 from remat_cli.version import __version__
 
@@ -37,6 +38,18 @@ GENERATOR = _generator()
 def test_what_is_generated_is_fresh(name):
     """The figures are those of the matplotlib in constraints.txt."""
     assert GENERATOR.GENERATED[name]() == (DOCS / name).read_bytes(), "run make docs"
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_the_reference_has_every_option_of_a_command_in_its_section_or_for_all_commands(name):
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n## remat {name}\n")[2].partition("\n## ")[0]
+    table = page.partition("\n## Shared options\n")[2].partition("\n## ")[0].splitlines()
+    command = cli.get_command(click.Context(cli), name)
+    for flag in (max(option.opts, key=len) for option in command.params if isinstance(option, click.Option)):
+        rows = [row for row in table if f"{flag} " in row.replace("`", " ")]
+        assert re.search(rf"  {flag}\b|, {flag}\b|`{flag}[ `]", section) or "For all commands" in rows[0], flag
+        assert rows or f"`{flag}" not in section, flag
 
 
 def test_nothing_else_lies_among_the_figures():

@@ -27,21 +27,18 @@ Examples:
   remat check plans/
   remat check 'plans/**/*.plan.json' --budget 16GB -o plans.sarif
 
-A folder stands for all *.plan.json and *.plan.yaml in it, at any depth. Several plans, a folder, or a pattern in quotes
-give a row for each plan and a summary. A file that cannot be read is a row too, and the others are still checked.
+Several plans give a row each and a summary; a file that cannot be read is a row, too. --format json writes a
+remat-checks/1 document (remat schema checks).
 
-For one plan and for many, --format json writes a remat-checks/1 document (see remat schema checks), and every format
-but text reports files that cannot be read in the document on standard output.
+Exit code: 0 if every plan is valid and within the budget, 1 if one is not, 2 if one cannot be read.
 
-Exits with 0 if every plan is valid and within the budget, with 1 if one is not, with 2 if one cannot be read."""
+More: docs/ci.md"""
 
 
 @click.command("check", epilog=_EPILOG)
 @click.argument("plans", metavar="PLAN...", type=params.READABLE, nargs=-1, required=True)
-@click.option(
-    "-b", "--budget", type=params.BUDGET, help="Check the plan against this budget instead of the plan's own."
-)
-@click.option("--graph", type=params.READABLE, help="Also check that the plan is for this graph.")
+@click.option("-b", "--budget", type=params.BUDGET, help="Memory limit instead of the plan's own budget: 16GB, 80%.")
+@params.matching_graph_option
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
 @params.node_link_option
@@ -59,8 +56,8 @@ def command(
 ) -> int:
     """Replay every PLAN statement by statement: is it valid, and does it fit?
 
-    The replay does not trust the plan. Claims of the strategy that made it, such as optimality, are shown as claims. A
-    PLAN may be a folder, or a pattern such as 'plans/*.json'.
+    PLAN is a file, a pattern in quotes, or a folder: all *.plan.json and *.plan.yaml in it, at any depth. What a plan
+    says of itself is not trusted; optimality is shown as a claim.
     """
     if "-" in plans and graph == "-":
         raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")

@@ -30,35 +30,40 @@ Examples:
   remat compare graph.json --budgets 50%:90%:10%
   remat compare graph.json --budgets 8GB,12GB,16GB --strategies auto,chen-sqrt,checkmate-lp --format csv
   remat compare graph.json --budgets 40%:90%:5% -o graph.svg --results graph.rows.jsonl
-  remat compare graph.json --budgets 40%:90%:5% -o graph.html
   remat compare graph.json --budgets 20%:80%:20% --links pcie4,pcie5,nvlink-c2c \\
       --strategies 'offload,offload{recompute=false},offload{copy=false}'
 
-If a strategy has no plan, does not take the graph or fails, its cell says so. --results saves each row as it is
-finished, and an interrupted comparison continues from the saved rows. A damaged line of that file is reported, and its
-cell solved again. Exits with 0, or with 1 if no strategy has any plan."""
+An interrupted comparison continues from the file of --results.
+
+Exit code: 0, or 1 if no strategy has any plan.
+
+More: docs/strategies.md"""
 
 
 @click.command("compare", epilog=_EPILOG)
 @click.argument("graph", type=params.READABLE)
 @params.budgets_option
-@click.option("--strategies", default="all", show_default=True, help="Names with options, separated by commas.")
+@click.option(
+    "--strategies",
+    metavar="STRATEGY,...",
+    default="all",
+    show_default=True,
+    help="Strategies, with options in braces: see remat strategies.",
+)
 @params.solver_option
-@click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for each cell.")
+@click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time of each search.")
 @params.gap_option
-@click.option("--threads", type=click.IntRange(1), help="Threads for each cell.  [default: the strategy's choice]")
+@params.threads_option
 @params.seed_option
 @params.host_options
 @click.option(
     "--links",
     metavar="LINK,...",
-    help="Compare for each of several links to a host: names (pcie3, pcie4, pcie5, nvlink-c2c) or bandwidths.",
+    help="Compare for each link to the host: pcie3, pcie4, pcie5, nvlink-c2c or a bandwidth.",
 )
-@click.option("--jobs", type=click.IntRange(1), help="Cells at a time on this machine.  [default: one per core]")
-@click.option("--dask", metavar="ADDRESS", help="Run the cells on the Dask cluster of this scheduler instead.")
-@click.option(
-    "--results", type=click.Path(path_type=Path, dir_okay=False), help="Save rows to this file, and reuse saved ones."
-)
+@params.jobs_option
+@params.dask_option
+@params.results_option
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
 @params.cdn_option
@@ -68,7 +73,7 @@ cell solved again. Exits with 0, or with 1 if no strategy has any plan."""
 def command(graph: str, budgets: tuple[Budget, ...], output: str, **options: Any) -> int:
     """Compare strategies on GRAPH at several memory budgets.
 
-    Every plan is replayed by the same checker. GRAPH is a JSON or YAML file, or - for standard input.
+    GRAPH is a JSON or YAML file, or - for standard input.
     """
     from remat_cli.api.comparing import compare, compare_links
     from remat_cli.planning.executors import DaskExecutor, LocalExecutor

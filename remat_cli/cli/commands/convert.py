@@ -26,14 +26,12 @@ from remat_cli.zoo.training import Backward
 _EPILOG = """\b
 Examples:
   remat convert graph.yaml -o graph.json
-  remat convert graph.plan.json -o graph.plan.yaml
   remat convert nx.json --keys cost=weight,memory=size -o graph.yaml
-  remat convert model.onnx --dim batch=32 -o graph.json
   remat convert model.onnx --dim batch=32 --backward operator -o step.json
-  remat convert model.pt2 --dim s77=32 -o graph.json
-  remat convert module.hlo.txt -o graph.json
   remat convert graph.json --costs trace.json -o measured.json
-  remat convert graph.json --to dot | dot -Tsvg -o graph.svg"""
+  remat convert graph.json --to dot | dot -Tsvg -o graph.svg
+
+More: docs/imports.md"""
 
 _Format = Literal["json", "yaml", "node-link", "dot"]
 _FORMATS = ("json", "yaml", "node-link", "dot")
@@ -47,32 +45,32 @@ _SHOWN = 20
 @click.option(
     "--to",
     type=click.Choice(_FORMATS),
-    help="Format to write.  [default: by the suffix of -o; json on standard output]",
+    help="Output format.  [default: by the suffix of -o, else json]",
 )
 @click.option("--costs", metavar="TRACE", type=params.READABLE, help="Take costs from this trace of torch.profiler.")
 @click.option(
     "--scale-unmatched",
     is_flag=True,
-    help="With --costs: rescale the costs of nodes that are not in the trace.",
+    help="With --costs: rescale the costs of nodes that the trace lacks.",
 )
 @click.option(
     "--dim",
     metavar="NAME=SIZE",
     multiple=True,
-    help="For models: the size of a symbolic dimension, as in batch=32.",
+    help="Models: size of a symbolic dimension, as in batch=32.",
 )
 @click.option(
     "--backward",
     type=click.Choice(["none", "checkmate", "operator"]),
     default="none",
     show_default=True,
-    help="For models of a forward pass: the rule that derives a loss and a backward pass.",
+    help="Models of a forward pass: rule for a loss and a backward pass.",
 )
 @click.option(
     "--default-cost",
     metavar="FLOPS",
     type=int,
-    help="For models: cost per element of operators without a formula; without this option they are refused.",
+    help="Models: cost per element of operators without a formula.  [default: refused]",
 )
 @params.node_link_option
 @params.quiet_option
@@ -90,15 +88,14 @@ def command(
     quiet: bool,
     color: str,
 ) -> None:
-    """Write a graph or a plan in another format, in its canonical form and the newest version of its schema.
+    """Write a graph or a plan in another format, in the newest version of its schema.
 
-    Reads graph and plan documents (JSON, YAML), and node-link JSON and GraphML of networkx. Also reads models: ONNX
-    (needs remat[onnx]), archives of torch.export (.pt2), dumps of print_readable() of torch.fx, and HLO text as XLA
-    dumps it. Notes on standard error say which costs and sizes were read, derived or set to defaults, and what the
-    other format cannot express.
+    Reads graphs and plans (JSON, YAML), graphs of networkx (node-link JSON, GraphML), and models: ONNX (with the extra
+    remat[onnx]), torch.export (.pt2), print_readable() of torch.fx, and HLO text. Notes on standard error say where
+    costs and sizes come from.
 
-    With --costs, the cost of a node is the mean time of the events with its id, or else with the name of its operation.
-    It is device time if the trace has any, else host time.
+    With --costs, the cost of a node is the mean time of the events with its id, or else of its operation: on the
+    device, if the trace has such times.
     """
     out = Output(color, quiet)
     if scale_unmatched and costs is None:

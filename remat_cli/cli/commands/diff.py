@@ -22,17 +22,14 @@ Examples:
   git show main:net.plan.json | remat diff - net.plan.json --max-cost-increase 1%
   remat diff old.plan.json new.plan.json --format markdown >> "$GITHUB_STEP_SUMMARY"
 
-Plans of different graphs are compared by the ids of their nodes, and the report says so.
-
-Exits with 0 if the new plan passes; with 1 if it is invalid, over its own budget, or beyond a tolerance. Without a
-tolerance, a plan that got worse passes too, and is marked with ! instead of a tick."""
+Exit code: 0, also if NEW is worse; 1 if it is invalid, over its own budget, or beyond a limit above."""
 
 
 @click.command("diff", epilog=_EPILOG)
 @click.argument("old", type=params.READABLE)
 @click.argument("new", type=params.READABLE)
-@click.option("--max-cost-increase", type=params.PERCENT, help="Percentage by which the cost may grow.  [default: any]")
-@click.option("--max-peak-increase", type=params.PERCENT, help="Percentage by which the peak may grow.  [default: any]")
+@click.option("--max-cost-increase", type=params.PERCENT, help="Largest increase of the cost: 1%.  [default: any]")
+@click.option("--max-peak-increase", type=params.PERCENT, help="Largest increase of the peak: 1%.  [default: any]")
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
 @params.quiet_option
@@ -49,7 +46,7 @@ def command(
 ) -> int:
     """Show what changed from the plan OLD to the plan NEW: peak, cost, recomputed nodes, and claims.
 
-    Both plans are replayed; neither is trusted.
+    Both plans are replayed; neither is trusted. Nodes of different graphs are matched by their ids.
     """
     if old == new == "-":
         raise UsageError("the two plans cannot both come from standard input", hint="give one as a file")

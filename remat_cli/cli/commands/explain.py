@@ -18,7 +18,7 @@ Examples:
   remat explain vgg16.plan.json conv1_1
   remat solve vgg16.json --budget 16GB -o - | remat explain - relu1_1
 
-Exits with 0, or with 1 if the plan is invalid."""
+Exit code: 0, or 1 if the plan is invalid."""
 
 
 def _nodes(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -41,11 +41,7 @@ def _nodes(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[Comp
 @params.quiet_option
 @params.color_option
 def command(plan: str, node: str, output: str, format: str, quiet: bool, color: str) -> int:
-    """Explain what PLAN does with NODE: when it is computed, read and dropped, and how long its values stay.
-
-    The report also has alternatives, each from replaying a changed plan: keep the node's values instead of recomputing
-    them, and drop them instead of keeping them.
-    """
+    """Explain when PLAN computes, reads and drops the values of NODE, and what other choices would change."""
     format = report_format(output, _FORMATS, format)
     out, explanation = Output(color, quiet, file=output), explain(plan, node)
     if format == "json":

@@ -22,18 +22,30 @@ from remat_cli.spec import describe_options
 from remat_cli.zoo.base import Architecture
 from remat_cli.zoo.registry import ARCHITECTURES, build_graph
 
+_HELP = """Write the graph of a training step of a model.
+
+SOURCE is one of these; on the right is what the function NAME returns:
+
+\b
+  zoo:NAME{option=value,...}  a known architecture: see --list
+  torch:FILE.py:NAME          (module, inputs), (module, inputs, loss)
+  jax:FILE.py:NAME            (loss, arguments), (loss, arguments, options)
+  tf:FILE.py:NAME             (model, batch), (model, batch, loss), (step, inputs)
+
+torch:, jax: and tf: need the extra remat[torch], remat[jax] or remat[tensorflow]. If PyTorch captures the step only in
+parts, -o step.json writes step.0.json, step.1.json and so on. --cost device measures this machine once, or takes its
+speed from the file that REMAT_RATES names."""
 _EPILOG = """\b
 Examples:
   remat export zoo:vgg16 -o vgg16.json
   remat export 'zoo:vgg16{batch=64,backward=operator}' | remat show -
+  remat export 'zoo:torch/gpt2{batch=4}' -o gpt2.json
   remat export zoo:resnet50 --cost roofline:v100 -o resnet50.json
   remat export torch:train.py:build -o step.json
   remat export torch:train.py:build --world 256 --interconnect 50GB/s --cost roofline:h100 -o rank.json
-  remat export jax:train.py:build -o step.json
-  remat export tf:train.py:build -o step.json
-  remat export 'zoo:torch/gpt2{batch=4}' -o gpt2.json
 
-`remat export --list` names the architectures and their options."""
+More: docs/files.md, docs/costs.md, docs/splitting.md, docs/sharded.md, docs/inductor.md, docs/jax.md,
+docs/tensorflow.md"""
 
 
 def _sources(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -57,13 +69,16 @@ def _framework_options(command: params.F) -> params.F:
     return command
 
 
-@click.command("export", epilog=_EPILOG)
+@click.command("export", help=_HELP, epilog=_EPILOG)
 @click.argument("source", required=False, shell_complete=_sources)
 @params.output_option
 @click.option("--list", "listing", is_flag=True, help="List the architectures and their options.")
-@click.option("--device", type=params.DEVICE, help="torch, jax, tf: device for the step.  [default: cpu]")
+@click.option("--device", type=params.DEVICE, help="torch, jax: cpu or cuda; tf: cpu or gpu.  [default: cpu]")
 @click.option(
-    "--cost", metavar="MODEL", help="Costs: flops, roofline:a100, or device (torch, jax: the default; not zoo)."
+    "--cost",
+    metavar="MODEL",
+    help="flops, roofline:a100 (times by data sheet), or for torch and jax device (times here).  "
+    "[default: device, else flops]",
 )
 @_framework_options
 @params.quiet_option
@@ -78,30 +93,7 @@ def command(
     color: str,
     **of_frameworks: str | None,
 ) -> None:
-    """Write the graph of a model.
-
-    SOURCE names the model. zoo:NAME{option=value,...} is a known architecture. torch:FILE.py:NAME is your own model: a
-    function that returns (module, inputs) or (module, inputs, loss). remat calls it with tensors that take
-    no memory in place of large ones; if it reads their numbers, again with real ones, and says so if they take much
-    memory. If PyTorch captures the step only in parts (it has graph breaks), -o step.json writes a graph for each part,
-    step.0.json, step.1.json and so on, and prints what crosses between them. torch: needs the extra remat[torch]. With
-    --compiler inductor the nodes are groups of operations that Inductor joins, and the plan is for torch.compile.
-    With --world N the function is called as on rank 0 of N, in a process group without processes, so that it can shard
-    the module with DTensors; --interconnect says what the collectives cost.
-
-    jax:FILE.py:NAME is a function that returns (loss, arguments) or (loss, arguments, options): the step is
-    jax.value_and_grad(loss, **options)(*arguments), with argnums or has_aux as options. Arguments are arrays or
-    jax.ShapeDtypeStruct. jax: needs the extra remat[jax]. A jax.lax.scan of at most 64 steps is unrolled, so that the
-    plan tells its steps apart, and a longer one is divided into blocks of steps; --scans does the same with all.
-
-    tf:FILE.py:NAME is a model of Keras or TensorFlow: a function that returns (model, batch) for a model that is
-    compiled, (model, batch, loss), or (step, inputs). It needs the extra remat[tensorflow].
-
-    The costs of a step of PyTorch or JAX are times on the device at hand. Its speed is measured once, in two
-    seconds, and kept; the graph records it. REMAT_RATES names a file with the rates of another device. The costs of a
-    step of TensorFlow and of zoo:NAME are FLOPs: remat profile measures times, and --cost roofline:NAME computes those
-    of a GPU from its data sheet.
-    """
+    """Write the graph, or list the architectures."""
     if listing:
         out = Output(color, quiet, file=output)
         require_writable(output)

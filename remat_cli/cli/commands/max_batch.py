@@ -24,31 +24,30 @@ Examples:
   for b in 8 16 32; do remat export "zoo:unet{batch=$b}" --cost roofline:v100 -o unet$b.json; done
   remat max-batch unet8.json unet16.json unet32.json --memory 16GB
 
-All memory and costs of one graph grow with the batch, except fixed_memory.
-Several graphs are of one network, each with its own costs, as remat profile
-measures them. At other batches, costs and bytes lie on the lines through the
-nearest two. Exits with 1 if not even one sample fits."""
+Exit code: 0, or 1 if not even one sample fits.
+
+More: docs/quickstart.md"""
 
 
 @click.command("max-batch", epilog=_EPILOG)
 @click.argument("graphs", metavar="GRAPH...", nargs=-1, required=True, type=params.READABLE)
-@click.option("--memory", type=params.SIZE, required=True, help="Memory for everything: 16GB, 14.5GiB.")
+@click.option("--memory", type=params.SIZE, required=True, help="Memory limit: 16GB, 14.5GiB.")
 @click.option(
     "--max-overhead",
     type=params.OVERHEAD,
     default=_ONE_FORWARD,
     show_default=True,
-    help="Limit on recomputation: one-forward, or a percentage of the cost without recomputation.",
+    help="Limit on recomputation: one-forward, or a percentage of the cost without it: 10%.",
 )
 @click.option(
     "--batch",
     type=params.BATCHES,
     metavar="N[,N...]",
-    help="Batch for which the graph was made; of several graphs, one for each.  [default: from their metadata]",
+    help="Batch of each graph.  [default: from its metadata]",
 )
 @params.strategy_option
 @params.solver_option
-@click.option("--time-limit", type=params.DURATION, help="Wall time for the whole command.  [default: 60s per batch]")
+@click.option("--time-limit", type=params.DURATION, help="Wall time of the whole command.  [default: 60s per batch]")
 @params.threads_option
 @params.seed_option
 @params.host_options
@@ -62,9 +61,10 @@ def command(
 ) -> int:
     """Find the largest batch of GRAPH that fits into a memory at bounded extra cost.
 
-    Give one graph, or graphs of one network at several batches.
+    Costs and memory of GRAPH, except fixed_memory, grow with the batch. Of several, one for each batch of a network,
+    they lie on the lines through the nearest two.
 
-    Every batch that is reported has a replayed plan. A batch is called impossible only if that is proven.
+    Every batch that is reported has a replayed plan; a batch is called impossible only if that is proven.
     """
     from remat_cli.api.solving import max_batch
 

@@ -27,36 +27,42 @@ Examples:
   remat pipeline s*.json --schedule 'interleaved{chunks=2}' --microbatches 16 --memory 80GB
   remat pipeline a.json b.json --microbatches 8 --memory 80GB,40GB -o plans/ --format json
 
-Schedules: gpipe, 1f1b, interleaved{chunks=V}, zb-h1, zb-h2 and zb-v. Interleaved
-schedules put stage s on device s mod p, and zb-v has a stage of the way there and
-one of the way back on each device. The plan of stage N goes to
-GRAPH.stageN.plan.json; -o names a folder, or a pattern with {stage} in it."""
+More: docs/pipelines.md"""
 
 
 @click.command("pipeline", epilog=_EPILOG)
 @click.argument("graphs", metavar="GRAPH...", nargs=-1, required=True, type=params.READABLE)
+@click.option("--memory", type=params.SIZES, required=True, help="Memory of every device: 80GB; or of each: 80GB,40GB.")
+@click.option("--microbatches", metavar="N", type=click.IntRange(1), required=True, help="Microbatches of a step.")
 @click.option(
-    "--memory", type=params.SIZES, required=True, help="Memory of every device, or of each: 80GB, or 80GB,40GB."
+    "--schedule",
+    metavar="NAME",
+    default="1f1b",
+    show_default=True,
+    help="gpipe, 1f1b, interleaved{chunks=V}, zb-h1, zb-h2 or zb-v.",
 )
-@click.option("--microbatches", type=click.IntRange(1), required=True, help="Microbatches of a step.")
-@click.option("--schedule", default="1f1b", show_default=True, help="Order of passes, as below.")
 @click.option(
     "--transfer",
+    metavar="TIME",
     type=click.FloatRange(0),
     default=0.0,
     show_default=True,
-    help="Time between passes on different devices, in the cost unit of the graphs.",
+    help="Time of a transfer between devices, in the cost unit of the graphs.",
 )
 @params.strategy_option
 @params.solver_option
 @click.option(
-    "--time-limit", type=params.DURATION, help="Wall time for the whole search.  [default: 60s per different device]"
+    "--time-limit", type=params.DURATION, help="Wall time of all searches.  [default: 60s per different device]"
 )
 @params.gap_option
 @params.threads_option
 @params.seed_option
 @click.option(
-    "-o", "--output", type=click.Path(allow_dash=True), help="Folder for the plans, or a pattern with {stage}."
+    "-o",
+    "--output",
+    metavar="FOLDER",
+    type=click.Path(allow_dash=True),
+    help="Folder or {stage} pattern of the plans.  [default: GRAPH.stageN.plan.json]",
 )
 @params.format_option("text", "json")
 @params.node_link_option
@@ -65,11 +71,10 @@ GRAPH.stageN.plan.json; -o names a folder, or a pattern with {stage} in it."""
 def command(
     graphs: tuple[str, ...], memory: tuple[int, ...], microbatches: int, schedule: str, transfer: float, **options: Any
 ) -> int:
-    """Choose what each stage of a pipeline recomputes, so that a step takes the least time within the memory.
+    """Choose what each stage of a pipeline recomputes, for the shortest step within the memory.
 
     Each GRAPH is one microbatch's forward and backward pass through a stage, in the order of the stages; a file may be
-    given several times. The report has the plan of every stage, the time of a step with a lower bound, and what other
-    choices would take.
+    given several times.
     """
     from remat_cli.api.pipelining import pipeline
 

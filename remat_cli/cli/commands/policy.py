@@ -17,27 +17,41 @@ from remat_cli.reports.documents import document_json
 from remat_cli.reports.policy import policy_text
 
 _FORMATS = ("text", "json")
-_EPILOG = """\b
+_TOOLS = "\n".join(f"  {tool.name:16}  {tool.title}" for tool in TOOLS.values())
+_EPILOG = f"""\b
+Tools:
+{_TOOLS}
+
+\b
 Examples:
   remat export torch:train.py:build -o step.json
   remat policy step.json --budget 8GB --to torch-checkpoint
   remat policy step.json --budget 70% --to hf-every-n --format json
   remat policy step.json --budget 70% --to trl
 
-Exits with 1 if nothing that the tool can express fits the budget."""
+Exit code: 0, or 1 if nothing that the tool can express fits the budget.
+
+More: docs/policy.md"""
 
 
 @click.command("policy", epilog=_EPILOG)
 @click.argument("graph", type=params.READABLE)
-@click.option("-b", "--budget", type=params.BUDGET, required=True, help="Memory for everything: 16GB, 80%.")
+@click.option(
+    "-b",
+    "--budget",
+    type=params.BUDGET,
+    required=True,
+    help="Memory limit: 16GB, or 80% of the peak without recomputation.",
+)
 @click.option(
     "--to",
+    metavar="TOOL",
     type=click.Choice(list(TOOLS)),
     required=True,
-    help=" ".join(f"{tool.name}: {tool.title}." for tool in TOOLS.values()),
+    help="Tool that carries the plan out: see below.",
 )
 @params.solver_option
-@click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for all of it.")
+@click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time of all searches.")
 @params.threads_option
 @params.seed_option
 @params.output_option
@@ -46,13 +60,10 @@ Exits with 1 if nothing that the tool can express fits the budget."""
 @params.quiet_option
 @params.color_option
 def command(graph: str, to: str, **options: Any) -> int:
-    """Find the best plan of GRAPH that another tool's own recomputation can express, and print it as code to paste.
+    """Find the best plan of GRAPH that another tool can carry out, and print it as code or settings.
 
-    Such tools recompute whole modules, or all but a set of saved values; settings of trainers say the same for every
-    layer. The cheapest choice within the budget stands
-    next to the cheapest of all plans, which shows what the tool costs. GRAPH has to come from remat export with the
-    tool's framework, since it has to say which modules and names there are. Memory is that of the graph: a training
-    loop may hold more, such as logits.
+    GRAPH comes from remat export with the tool's framework. Memory is that of the graph: a training loop may hold more,
+    such as logits.
     """
     from remat_cli.api.solving import policy
 

@@ -12,7 +12,9 @@ from remat_cli.graph.io import document_text, graph_to_document, load_graph
 _EPILOG = """\b
 Examples:
   remat profile step.json --device cuda -o measured.json
-  remat export 'zoo:torch/unet{batch=1}' | remat profile - | remat solve - --budget 80%"""
+  remat export 'zoo:torch/unet{batch=1}' | remat profile - | remat solve - --budget 80%
+
+More: docs/costs.md"""
 
 
 @click.command("profile", epilog=_EPILOG)
@@ -22,12 +24,21 @@ Examples:
     type=params.DEVICE,
     default="cpu",
     show_default=True,
-    help="Where to run the operations.",
+    help=params.DEVICE_HELP,
 )
-@click.option("--repeats", type=click.IntRange(1, 1000), default=10, show_default=True, help="Samples per operation.")
-@click.option("--warmup", type=click.IntRange(0, 1000), default=2, show_default=True, help="Calls before the samples.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
-@click.option("--force", is_flag=True, help="Accept a GRAPH that was exported for another version or device.")
+@click.option(
+    "--repeats", metavar="N", type=click.IntRange(1, 1000), default=10, show_default=True, help="Samples per operation."
+)
+@click.option(
+    "--warmup",
+    metavar="N",
+    type=click.IntRange(0, 1000),
+    default=2,
+    show_default=True,
+    help="Calls before the samples.",
+)
+@click.option("--seed", metavar="N", type=int, default=0, show_default=True, help="Random seed.")
+@click.option("--force", is_flag=True, help="Accept an export for another version or device.")
 @params.library_option
 @params.output_option
 @params.quiet_option
@@ -44,12 +55,11 @@ def command(
     quiet: bool,
     color: str,
 ) -> None:
-    """Run every operation of GRAPH on a device, and write the graph with measured costs.
+    """Run every operation of GRAPH on random inputs on a device, and write the graph with measured costs and sizes.
 
-    GRAPH comes from remat export torch:..., jax:... or tf:..., or from zoo:torch/..., zoo:jax/... or zoo:tf/....
-    Costs become the median time of a call in microseconds; sizes of outputs and workspace become the bytes that were
-    allocated (JAX: that XLA states). Inputs are random. A graph that was exported with another minor version of its
-    framework, or for another device, is refused. Needs the extra remat[torch], remat[jax] or remat[tensorflow].
+    GRAPH comes from remat export with PyTorch, JAX or TensorFlow, of this minor version and for this device. Costs
+    become the median time of a call in microseconds; outputs and workspace become the bytes allocated (JAX: stated by
+    XLA).
     """
     out = Output(color, quiet)
     format = document_format(output)

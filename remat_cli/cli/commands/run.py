@@ -17,20 +17,22 @@ _EPILOG = """\b
 Examples:
   remat run step.plan.json
   remat run step.plan.json --device cuda --steps 20 --format json
-  remat run step.plan.json --graph step.json
 
-Exits with 0 if all results equal those without recomputation bit for bit; of a plan with regions in parts, if they
-differ by no more than another order of sums explains. Exits with 1 if one differs, or if the device runs out of
-memory."""
+Exit code: 0 if all results equal those without recomputation bit for bit (of regions in parts, up to the order of
+sums), 1 if one differs or the device runs out of memory.
+
+More: docs/costs.md"""
 
 
 @click.command("run", epilog=_EPILOG)
 @click.argument("plan", type=params.READABLE)
-@click.option("--device", type=params.DEVICE, default="cpu", show_default=True, help="Where to run the plan.")
-@click.option("--steps", type=click.IntRange(1, 100_000), default=3, show_default=True, help="Steps to time.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of weights, inputs and random operations.")
-@click.option("--graph", type=params.READABLE, help="Also check that the plan is for this graph.")
-@click.option("--force", is_flag=True, help="Accept a PLAN that was exported for another version or device.")
+@click.option("--device", type=params.DEVICE, default="cpu", show_default=True, help=params.DEVICE_HELP)
+@click.option(
+    "--steps", metavar="N", type=click.IntRange(1, 100_000), default=3, show_default=True, help="Steps to time."
+)
+@click.option("--seed", metavar="N", type=int, default=0, show_default=True, help="Random seed.")
+@params.matching_graph_option
+@click.option("--force", is_flag=True, help="Accept an export for another version or device.")
 @params.library_option
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
@@ -51,12 +53,9 @@ def command(
 ) -> int:
     """Run PLAN with random weights and inputs, and compare it with the same graph without recomputation.
 
-    The graph of PLAN comes from remat export torch:..., jax:... or tf:..., or from zoo:torch/..., zoo:jax/... or
-    zoo:tf/...; your own code is not needed. The loss, every gradient and every updated variable are compared bit for
-    bit, and the measured peak with the predicted one. On a CPU, the peak is that of live tensors; on a GPU, it is the
-    allocated memory. A plan that was exported with another minor version of its framework, or for another device, is
-    refused. Devices are cpu and cuda for PyTorch and JAX, cpu and gpu for TensorFlow. Needs the extra remat[torch],
-    remat[jax] or remat[tensorflow].
+    Its graph comes from remat export with PyTorch, JAX or TensorFlow, of this minor version and for this device; your
+    code is not needed. The loss, gradients and updated variables are compared bit for bit, and the measured peak with
+    the predicted one: of live tensors on a CPU, of allocated memory on a GPU.
     """
     if plan == "-" and graph == "-":
         raise UsageError("the plan and the graph cannot both come from standard input", hint="give one as a file")

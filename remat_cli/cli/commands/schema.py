@@ -9,11 +9,12 @@ from remat_cli.errors import UsageError
 from remat_cli.graph.document import KINDS, newest, schema_text
 
 
-@click.command("schema", epilog="Example: remat schema graph -o graph-v1.json")
+@click.command("schema", epilog="Example: remat schema graph -o graph-v1.json\n\nMore: docs/graph-format.md")
 @click.argument("document", type=click.Choice(KINDS))
 @click.option(
     "--version",
     "version",
+    metavar="N",
     type=click.IntRange(1),
     default=1,
     show_default=True,

@@ -21,20 +21,16 @@ _RECORDED = ("text", "json", "html")
 _EPILOG = """\b
 Examples:
   remat show graph.json
-  remat show graph.plan.json
-  remat show graph.json -o summary.json
   remat show graph.plan.json -o plan.html
-  remat show graph.plan.json -o plan.svg
-  remat show graph.plan.json --format png | display
   remat show graph.plan.json -o plan.trace.json
-  remat show snapshot.pickle --plan step.plan.json"""
+  remat show snapshot.pickle --plan step.plan.json
+
+More: docs/pages.md"""
 
 
 @click.command("show", epilog=_EPILOG)
 @click.argument("file", metavar="GRAPH|PLAN|SNAPSHOT", type=params.READABLE)
-@click.option(
-    "--plan", metavar="PLAN", type=params.READABLE, help="For a snapshot: the plan of the step that it recorded."
-)
+@click.option("--plan", metavar="PLAN", type=params.READABLE, help="For a snapshot: the plan to compare it with.")
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
 @params.cdn_option
@@ -44,13 +40,13 @@ Examples:
 def command(
     file: str, plan: str | None, output: str, format: str, cdn: bool, keys: str | None, quiet: bool, color: str
 ) -> None:
-    """Describe a graph, a plan, or a recording of CUDA memory.
+    """Describe a graph, a plan, or a snapshot of CUDA memory.
 
-    For a graph: nodes, sizes, working sets, lower bounds on its memory, and budgets to try. For a plan: its memory over
-    time, the cause of its peak, and the recomputed nodes. For a snapshot that torch.cuda.memory._dump_snapshot wrote:
-    its peak, the lines of code that asked for it, and with --plan what was planned and what was there. --format html
-    writes a self-contained page for a browser; svg and png are figures for papers; trace is a plan for Perfetto and
-    other viewers of Chrome's trace format.
+    Of a graph: sizes, lower bounds on its memory, and budgets to try. Of a plan: its memory over time, the cause of its
+    peak, and the recomputed nodes. Of a snapshot (torch.cuda.memory._dump_snapshot): its peak, and the lines of code
+    behind it.
+
+    html is a page for a browser, svg and png are figures, and trace is a plan for Perfetto.
     """
     out = Output(color, quiet)
     format = report_format(output, _FORMATS, format)

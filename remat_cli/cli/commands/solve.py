@@ -23,25 +23,19 @@ Examples:
   remat solve graph.json --budget 16GB
   remat solve graph.json --budget 80% --time-limit 60s
   remat solve graph.json --minimize peak
-  remat solve graph.json --budgets 50%:95%:5%
   remat solve graph.json --budgets 8GB,16GB,24GB -o 'plans/{budget}.plan.json'
   remat solve graph.json --budgets 50%:95%:5% -o plans/ --format html > budgets.html
   remat solve graph.json --budget 60% --host-bandwidth 25GB/s
-  remat solve graph.json --budget 60% --reorder
-  remat solve graph.json --budget 60% --start graph.plan.json --time-limit 10m
   remat solve graph.json --budget 80% --strategy 'checkmate-ilp{stage_split=2}' --solver cbc
   remat export zoo:unet | remat solve - --budget 60% -o - | remat check -
 
-The plan goes to GRAPH.plan.json in the current directory unless -o names another file. The report goes to standard
-output, or to standard error with -o -. Ctrl-C stops the search and keeps the best plan found; a second Ctrl-C stops at
-once.
+With -o -, the report goes to standard error. Ctrl-C stops the search and keeps the best plan found; a second Ctrl-C
+stops at once.
 
-With --cache, a plan for the same graph, budget, options and version of remat is not searched for again if an earlier
-search for it came to its end. It is replayed before it is used. A search starts from the newest plans for other budgets
-in the cache, and finds nothing more expensive than one of these that fits.
+The cache keeps plans of finished searches, and replays a plan before it is reused. Other searches for the graph
+start from its newest plans in the cache.
 
-With --budgets, each plan goes to GRAPH.BUDGET.plan.json; -o names a folder, or a pattern with {budget} in it. The time
-limit is for all budgets together."""
+More: docs/solving.md, docs/offload.md, docs/splitting.md"""
 
 
 @click.command("solve", epilog=_EPILOG)
@@ -50,41 +44,62 @@ limit is for all budgets together."""
     "-b",
     "--budget",
     type=params.BUDGET_OR_NONE,
-    help="Memory for everything: 16GB, 14.5GiB, 80% (of the no-remat peak), or none.",
+    help="Memory limit: 16GB, 14.5GiB, 80% of the peak without recomputation, or none.",
 )
 @click.option(
     "--budgets",
     type=params.BUDGETS,
-    help="Several budgets, one plan for each: 4GB:16GB:1GB (start:stop:step), 50%:95%:5%, or 8GB,12GB.",
+    help="Several limits: 8GB,12GB, or start:stop:step, as in 50%:95%:5%.",
 )
 @click.option(
     "--minimize",
     type=click.Choice(["cost", "peak"]),
     default="cost",
     show_default=True,
-    help="cost: the cheapest plan within a budget. peak: the least peak of any plan, then the cheapest such plan.",
+    help="cost: the cheapest plan within a budget; peak: the least peak, without a budget.",
 )
 @params.strategy_option
 @params.solver_option
-@click.option("--time-limit", type=params.DURATION, help="Wall time for the whole command: 60s, 5m.  [default: none]")
+@click.option("--time-limit", type=params.DURATION, help="Wall time of the whole command: 60s, 5m.  [default: none]")
 @params.gap_option
-@params.threads_option
+@click.option(
+    "--threads",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Threads of the search; with --budgets, searches at a time.  [default: the solver's choice; one per core]",
+)
 @params.seed_option
 @params.host_options
-@click.option("--reorder", is_flag=True, help="Also search for a better order of the nodes than the document's.")
+@click.option("--reorder", is_flag=True, help="Also search for a better order of the nodes.")
 @click.option(
-    "--split/--no-split", default=True, help="Run regions of GRAPH in parts, where it offers that.  [default: split]"
+    "--split/--no-split", default=True, help="Run regions in parts, where GRAPH offers that.  [default: split]"
 )
-@click.option("--start", metavar="PLAN", type=params.READABLE, help="Start from this old plan of the graph.")
+@click.option("--start", metavar="PLAN", type=params.READABLE, help="Start from this plan of the same graph.")
+@params.dask_option
+@click.option("--cache", is_flag=True, help="Keep plans, and reuse them for the same graph and options.")
 @click.option(
-    "--dask", metavar="ADDRESS", help="Search on the cluster of this Dask scheduler; its workers share plans."
+    "--cache-dir",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Like --cache, in this folder instead of the user's.",
 )
-@click.option("--cache", is_flag=True, help="Keep plans, and find them again for the same graph and options.")
-@click.option("--cache-dir", type=click.Path(path_type=Path), help="Folder for --cache.  [default: the user's caches]")
-@click.option("-o", "--output", type=click.Path(allow_dash=True), help="File for the plan; - for standard output.")
-@click.option("--write-model", type=click.Path(path_type=Path), help="Also write the MILP to this .lp or .mps file.")
-@click.option("--solver-log", type=click.Path(path_type=Path), help="Also write the solver's log to this file.")
-@click.option("-v", "--verbose", is_flag=True, help="Also show each stage of the search: its time, and what it gained.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(allow_dash=True),
+    help="Plan file; with --budgets, a folder or a pattern with {budget}.  [default: GRAPH.plan.json]",
+)
+@click.option(
+    "--write-model",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Also write the MILP to this .lp or .mps file.",
+)
+@click.option(
+    "--solver-log", metavar="FILE", type=click.Path(path_type=Path), help="Also write the solver's log to this file."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Also show the time and the gain of each stage of the search.")
 @click.option("--require-optimal", is_flag=True, help="Exit with 1 unless the plan is proven optimal.")
 @params.format_option("text", "json", "csv", "html")
 @params.cdn_option
@@ -94,8 +109,7 @@ limit is for all budgets together."""
 def command(graph: str, output: str | None, verbose: bool, require_optimal: bool, **options: Any) -> int:
     """Find the cheapest plan of GRAPH within a memory budget, or within each of several.
 
-    GRAPH is a JSON or YAML file (JSON is faster for big graphs), or - for standard input. Of a plan, its graph is
-    solved.
+    GRAPH is a JSON or YAML file (JSON is read faster), or - for standard input. Of a plan, its graph is solved.
     """
     from remat_cli.cli.solving import graph_in, solve_one, solve_several
     from remat_cli.plan.io import load_plan

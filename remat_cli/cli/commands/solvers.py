@@ -16,13 +16,13 @@ _FORMATS = ("text", "json")
 _EPILOG = """\b
 Examples:
   remat solvers --check
-  remat solve graph.json --budget 80% --solver cbc"""
+  remat solve graph.json --budget 80% --solver cbc
+
+More: docs/solvers.md"""
 
 
 @click.command("solvers", epilog=_EPILOG)
-@click.option(
-    "--check", is_flag=True, help="Also solve a tiny MILP with each; exit with 3 if one that is installed cannot."
-)
+@click.option("--check", is_flag=True, help="Solve a small MILP with each; exit with 3 if an installed one fails.")
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
 @params.quiet_option
@@ -30,7 +30,7 @@ Examples:
 def command(check: bool, output: str, format: str, quiet: bool, color: str) -> int:
     """List the MIP solvers: version, path, licence, and whether each can be used here.
 
-    A solver of an extra that is not installed is listed, and no failure of --check.
+    A solver whose extra is not installed does not fail --check.
     """
     from remat_cli.solvers.registry import SOLVERS  # loads numpy
 

@@ -14,9 +14,10 @@ from remat_cli.spec import describe_options
 _FORMATS = ("text", "json")
 _EPILOG = """\b
 Examples:
-  remat strategies
   remat strategies auto
-  remat solve graph.json --budget 80% --strategy 'checkmate-ilp{stage_split=2}'"""
+  remat solve graph.json --budget 80% --strategy 'checkmate-ilp{stage_split=2}'
+
+More: docs/strategies.md"""
 
 
 @click.command("strategies", epilog=_EPILOG)
@@ -28,8 +29,7 @@ Examples:
 def command(strategy: str | None, output: str, format: str, quiet: bool, color: str) -> None:
     """List the strategies: what each does, which graphs it takes, and its options.
 
-    With the name of one that goes through stages, such as auto, list these: when each has its turn, for how long, and
-    why.
+    With the name of one that has stages, such as auto, list these: when each runs, for how long, and why.
     """
     from remat_cli.strategies.base import IGNORABLE
     from remat_cli.strategies.registry import STRATEGIES

@@ -13,16 +13,18 @@ from remat_cli.errors import ExitCode
 _EPILOG = """\b
 Examples:
   remat warm-up
-  NUMBA_CACHE_DIR=/var/cache/remat remat warm-up"""
+  NUMBA_CACHE_DIR=/var/cache/remat remat warm-up
+
+More: docs/ci.md"""
 
 
 @click.command("warm-up", epilog=_EPILOG)
 @params.quiet_option
 @params.color_option
 def command(quiet: bool, color: str) -> int:
-    """Compile what solving needs, so that no later command has to: once, after an installation.
+    """Compile what solving needs once after an installation, so that no later command has to.
 
-    Says where the machine code is kept; exit code 1 if there is no folder for it.
+    Exit code: 0, or 1 if there is no folder for the machine code.
     """
     from remat_cli.kernels.compiling import GROUPS, kept, wait
 

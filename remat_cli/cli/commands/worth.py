@@ -1,6 +1,5 @@
 """``remat worth``: what the next GB of memory, and a faster link to the host, are worth."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -25,9 +24,9 @@ Examples:
   remat worth unet.json --budgets 8GB,12GB,16GB --links pcie4,pcie5,400GB/s:300GB/s --time-limit 30s
   remat worth unet.json --budgets 40%:80%:10% -o worth.html
 
-For each link and budget: the time of the best plan that only recomputes, that only copies, and that does both; the
-bound on the time of any plan; and the time that one more GB saves, up to the next budget. Exits with 0, or with 1 if
-there is no plan at all."""
+Exit code: 0, or 1 if there is no plan at all.
+
+More: docs/offload.md"""
 
 
 @click.command("worth", epilog=_EPILOG)
@@ -35,23 +34,20 @@ there is no plan at all."""
 @params.budgets_option
 @click.option(
     "--links",
+    metavar="LINK,...",
     default="pcie3,pcie4,pcie5,nvlink-c2c",
     show_default=True,
-    help="Links to the host, separated by commas: names, or bandwidths such as 25GB/s:20GB/s.",
+    help="Links to the host: names, or bandwidths such as 25GB/s:20GB/s (out:back).",
 )
 @params.host_latency_option
 @params.host_memory_option
 @params.solver_option
-@click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time for each plan.")
+@click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time of each search.")
 @params.gap_option
-@click.option("--threads", type=click.IntRange(1), help="Threads for each plan.  [default: the strategy's choice]")
+@params.threads_option
 @params.seed_option
-@click.option("--jobs", type=click.IntRange(1), help="Plans at a time.  [default: one per core]")
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Save results to this file, and reuse saved ones.",
-)
+@params.jobs_option
+@params.results_option
 @params.output_option
 @params.format_option(*_FORMATS, by_suffix=True)
 @params.cdn_option
@@ -61,7 +57,8 @@ there is no plan at all."""
 def command(graph: str, budgets: tuple[Budget, ...], **options: Any) -> int:
     """Say what the next GB of device memory is worth on GRAPH, and what a faster link to the host is.
 
-    GRAPH is a JSON or YAML file with costs that are times, or - for standard input.
+    The report compares, for each link and budget, plans that recompute, copy, or do both. GRAPH is a JSON or YAML file
+    with costs that are times, or - for standard input.
     """
     from remat_cli.api.comparing import worth
     from remat_cli.planning.executors import LocalExecutor

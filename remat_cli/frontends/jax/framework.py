@@ -26,7 +26,7 @@ class Jax(Framework[Step]):
     devices: ClassVar[tuple[str, ...]] = DEVICES
     options: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({"scans": SCANS})
     option_help: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"scans": "what becomes of jax.lax.scan: unrolled, blocks or whole"}
+        {"scans": "how to capture jax.lax.scan: unrolled, blocks or whole"}
     )
     architectures: ClassVar[Registry[Any]] = JAX_ARCHITECTURES
 

@@ -30,11 +30,10 @@ class Torch(Framework[Step]):
     )
     option_help: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "compiler": "inductor for a step under torch.compile",
-            "world": "the step of one rank of so many, without the others",
-            "interconnect": "what a rank sends in one direction: 400GB/s, with a latency 400GB/s+20us, or by mesh "
-            "dimension fsdp=50GB/s,tp=400GB/s",
-            "split": "offer regions, such as the loss, that solve may run in parts: docs/splitting.md",
+            "compiler": "inductor for plans under torch.compile",
+            "world": "capture rank 0 of N, for a sharded module",
+            "interconnect": "send bandwidth of a rank: 400GB/s, 400GB/s+20us, or fsdp=50GB/s,tp=400GB/s",
+            "split": "offer regions, such as the loss, that solve may run in parts",
         }
     )
     option_metavar: ClassVar[Mapping[str, str]] = MappingProxyType({"world": "N", "interconnect": "BANDWIDTH"})
