@@ -788,6 +788,36 @@ def test_the_gradient_of_dropout_is_two_products(dtype):
     assert torch.equal(aot_autograd.dropout_backward(gradient, mask, 1 / 0.85), kernel)
 
 
+@pytest.mark.parametrize("mode", ["linear", "bilinear", "trilinear", "bicubic", "nearest", "nearest-exact"])
+def test_interpolation_is_one_operator_with_the_bits_of_eager_mode(fresh_compiler, mode):
+    sizes = {"linear": 1, "trilinear": 3}.get(mode, 2)
+    found = []
+
+    def step(x):
+        return torch.nn.functional.interpolate(x, scale_factor=1.7, mode=mode).square().sum()
+
+    def compiler(graph, inputs):
+        found.extend(node.target for node in graph.graph.find_nodes(op="call_function") if "upsample" in node.name)
+        return aot_autograd.as_given(graph, inputs)
+
+    def backend(graph_module, inputs):
+        return aot_autograd.aot(graph_module, inputs, compiler=compiler, partition=aot_autograd.default_split)
+
+    x = torch.randn(2, 3, *[5] * sizes)
+    gradients = []
+    for function in (step, torch.compile(step, backend=backend)):
+        x = x.detach().requires_grad_()
+        function(x).backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
+    assert len(found) == 2  # forward and backward
+    python = torch.ops.aten.upsample_bilinear2d.vec.py_kernels
+    before = dict(python)
+    with aot_autograd.whole_interpolation():
+        assert len(python) < len(before)
+    assert python == before
+
+
 @pytest.mark.parametrize("options", [{"p": 0.0}, {"p": 0.3, "training": False}, {"p": 0.0, "inplace": True}])
 def test_a_dropout_that_drops_nothing_returns_its_input_as_in_eager_mode(fresh_compiler, options):
     found = []

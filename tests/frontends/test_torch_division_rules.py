@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from remat_cli.frontends.aten.division_rules import (
+    INTERPOLATIONS,
     RULES,
     WHOLE,
     Asked,
@@ -142,6 +143,16 @@ SAMPLES = [
     ("gelu_backward.default", (numbers(2, 3, 4), numbers(2, 3, 4))),
     ("where.self", (numbers(6, 1) > 0, numbers(6, 6), numbers())),
 ]
+for _name in INTERPOLATIONS:
+    _sizes = [2] * int(next(letter for letter in _name if letter.isdigit()))
+    _corners = () if "nearest" in _name else (False,)
+    for _images in ([6, 6], [2, 3]):
+        _sample = numbers(*_images, *_sizes), [3] * len(_sizes), *_corners
+        _made = getattr(torch.ops.aten, _name).default(*_sample)
+        SAMPLES += [
+            (f"{_name}.default", _sample),
+            (f"{_name}_backward.default", (_made, _sample[1], [*_images, *_sizes], *_corners)),
+        ]
 POINTWISE = {"add.Tensor", "mul.Tensor", "gelu.default", "gelu_backward.default", "where.self"}
 
 

@@ -486,18 +486,19 @@ def _joined(asked: Asked) -> Divided | None:
     return Divided((rows,))
 
 
+INTERPOLATIONS = (
+    *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
+    *(f"{name}{size}d" for name in ("upsample_nearest", "_upsample_nearest_exact") for size in (1, 2, 3)),
+)
+"""Operators that enlarge images, or make them smaller."""
 LIKELIHOODS = frozenset({"aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"})
 """Operators whose second result, the weight of all targets, follows from the targets, weights and number to ignore at
 positions 1, 2 and 4."""
 _SAME = _along(1, "dim", -1)
 _GRADIENT_OF_SAME = _along(2, "dim", -1)
-_INTERPOLATIONS = [
-    *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
-    *(f"{name}{size}d" for name in ("upsample_nearest", "_upsample_nearest_exact") for size in (1, 2, 3)),
-]
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(_INTERPOLATIONS, _interpolated),
-    **{f"{name}_backward": _interpolated_gradient for name in _INTERPOLATIONS},
+    **dict.fromkeys(INTERPOLATIONS, _interpolated),
+    **{f"{name}_backward": _interpolated_gradient for name in INTERPOLATIONS},
     "view.default": _viewed,
     "_unsafe_view.default": _viewed,
     "expand": _expanded,

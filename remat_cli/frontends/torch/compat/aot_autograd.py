@@ -5,14 +5,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from remat_cli.frontends.aten.division_rules import INTERPOLATIONS
 from remat_cli.frontends.torch.types import GraphModule, Tensor
 
 Partition = Callable[..., tuple[GraphModule, GraphModule]]
 """``partition(joint, joint_inputs, *, num_fwd_outputs, **options)``: the forward and the backward graph module."""
-
-_INTERPOLATIONS = """upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d upsample_nearest1d
-    upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
-    """.split()
 
 
 def aot(
@@ -45,7 +42,7 @@ def whole_interpolation() -> Iterator[None]:
     import torch
 
     keys = torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd
-    packets = (getattr(torch.ops.aten, name) for name in _INTERPOLATIONS)
+    packets = (getattr(torch.ops.aten, name) for name in INTERPOLATIONS)
     operators = [getattr(packet, overload) for packet in packets for overload in ("default", "vec")]
     removed = [(one, key, one.py_kernels.pop(key)) for one in operators for key in keys if key in one.py_kernels]
     for one in operators:
