@@ -1,15 +1,8 @@
 """Chooses for each unit of a sharded step a plan, and whether it is resharded: the least cost within one budget.
 
-What the units hold between their passes adds up (``plan/sharded_units``). All else that a unit needs depends on what
-the units before it hold in sum, on its own choice, and on whether the unit before it is resharded. So a dynamic
-programme over the units keeps, for each sum, the cheapest choices: it is exact for the plans that it chooses from.
-
-Those are plans of each graph for several limits on what is held between its passes and on its peak. The search for one
-starts from all that are known, and ends where its bound says that none is cheaper. These bounds of single graphs add up
-to one for the step (``UnitPlanner.least_cost``).
-
-Costs come first, the time included that units wait for gathers (``ShardedStep.cost``). Of equal costs, those choices
-are taken that gather fewest bytes again.
+The choice is that of a dynamic programme (``planning/unit_programme``) from plans of each graph for several limits on
+what is held between its passes and on its peak. The search for one starts from all that are known, and ends where its
+bound says that none is cheaper. These bounds of single graphs add up to one for the step (``UnitPlanner.least_cost``).
 """
 
 from __future__ import annotations
@@ -24,9 +17,10 @@ from remat_cli.errors import Infeasible
 from remat_cli.graph.analysis import peak_bound
 from remat_cli.graph.passes import StageGraph
 from remat_cli.plan.derive import derive
-from remat_cli.plan.sharded_units import Choice, Held, ShardedStep, Storage, UnitRun
+from remat_cli.plan.sharded_units import Choice, ShardedStep, Storage, UnitRun
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.stage_choice import Limits, StageSearch
+from remat_cli.planning.unit_programme import cheapest
 from remat_cli.running import interruptible
 from remat_cli.tolerances import SAME_COST
 from remat_cli.units import format_bytes
@@ -39,109 +33,6 @@ _MOST_SUMS = 200
 """Sums for which the bound on the cost of the first units is kept; of more, the least in each of so many ranges.
 Untuned.
 """
-_MOST_LABELS = 2000
-"""Sums of which the cheapest choices are kept, for each unit; of more, the cheapest in each of so many ranges. Untuned.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Label:
-    """The cheapest choices of the first units that hold so much.
-
-    Attributes:
-        held: What they hold.
-        cost: What they cost.
-        again: Bytes that they gather a second time.
-        choice: That of the last unit; None before the first one.
-        before: The label of the units before it.
-    """
-
-    held: int
-    cost: float
-    again: int
-    choice: Choice | None = None
-    before: _Label | None = None
-
-    def choices(self) -> list[Choice]:
-        """Those of all units."""
-        found: list[Choice] = []
-        label: _Label | None = self
-        while label is not None and label.choice is not None:
-            found.append(label.choice)
-            label = label.before
-        return found[::-1]
-
-
-_State = tuple[frozenset[Storage], bool]
-"""What of the shared memory that later units may hold is counted already, and whether the last unit is resharded."""
-
-
-def cheapest(step: ShardedStep, runs: Sequence[Sequence[UnitRun]], budget_bytes: int) -> list[Choice] | None:
-    """The cheapest choices from the plans of each graph, ``runs``; None if none of them fit together."""
-    room = budget_bytes - step.fixed_bytes
-    sizes, last = _shared_memory(step)
-    labels: dict[_State, list[_Label]] = {(frozenset(), False): [_Label(step.root.gathered, 0.0, 0)]}
-    for at, call in enumerate(step.calls):
-        choices = [Choice(run, reshard) for run in runs[call.kind] for reshard in (False, True)]
-        found: dict[_State, list[_Label]] = {}
-        for (shared, reshards_before), before in labels.items():
-            least = Held(step.root.gathered, {key: sizes[key] for key in shared})
-            for choice in choices:
-                needs = step.unit_needs(at, least, choice, reshards_before=reshards_before)
-                most = room - max(need for _, need in needs) + least.bytes
-                after = step.behind(at, least, choice)
-                added = after.bytes - least.bytes
-                state = frozenset(key for key in after.shared if last[key] > at), choice.reshard
-                again = call.memory.gathering if choice.reshard else 0
-                cost = choice.run.cost + step.wait(at, choice, reshards_before=reshards_before)
-                found.setdefault(state, []).extend(
-                    _Label(one.held + added, one.cost + cost, one.again + again, choice, one)
-                    for one in before
-                    if one.held <= most
-                )
-        labels = {state: _undominated(several, room) for state, several in found.items()}
-    ended = [
-        (label.cost + step.last_wait(resharded=resharded), label.again, label.held, label)
-        for (shared, resharded), several in labels.items()
-        for label in several
-        if label.held + _end_need(step, {key: sizes[key] for key in shared}, resharded=resharded) <= room
-    ]
-    best = min(ended, key=lambda one: one[:3], default=None)
-    return None if best is None else best[-1].choices()
-
-
-def _end_need(step: ShardedStep, shared: dict[Storage, int], *, resharded: bool) -> int:
-    return max(need for _, need in step.end_needs(Held(0, shared), resharded=resharded))
-
-
-def _shared_memory(step: ShardedStep) -> tuple[dict[Storage, int], dict[Storage, int]]:
-    """Bytes of the memory that several units may hold, and the number of the last unit that may.
-
-    That of the code behind the units and of the loop is the number of units.
-    """
-    sizes: dict[Storage, int] = {}
-    last: dict[Storage, int] = {}
-    for at, code in enumerate(step.between):
-        sizes |= code.kept
-        last |= dict.fromkeys(code.kept, at)
-        if at < len(step.calls):
-            call, graph = step.calls[at], step.graphs[step.calls[at].kind].graph
-            own = dict(call.inputs) | {key: graph.size[value] for value, key in call.results.items()}
-            sizes |= own
-            last |= dict.fromkeys(own, at)
-    return sizes, last | dict.fromkeys(step.results, len(step.calls))
-
-
-def _undominated(labels: list[_Label], room: int) -> list[_Label]:
-    """The labels of which no other holds and costs less; of many, the cheapest of each range of what they hold."""
-    kept: list[_Label] = []
-    for label in sorted(labels, key=lambda one: (one.held, one.cost, one.again)):
-        if not kept or (label.cost, label.again) < (kept[-1].cost, kept[-1].again):
-            kept.append(label)
-    if len(kept) <= _MOST_LABELS:
-        return kept
-    ranges = {label.held * _MOST_LABELS // max(1, room): label for label in kept}  # the last one is the cheapest
-    return [kept[0], *ranges.values()]
 
 
 def _ranges(peak: int, bounds: Sequence[tuple[int, int, float]], least: float) -> Iterator[tuple[int, float]]:

@@ -12,7 +12,8 @@ from remat_cli.errors import Infeasible
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.plan.derive import derive, prune
 from remat_cli.plan.sharded_units import Between, Choice, ShardedStep, UnitBytes, UnitCall, UnitGraph, UnitRun
-from remat_cli.planning.unit_choice import UnitPlanner, cheapest
+from remat_cli.planning.unit_choice import UnitPlanner
+from remat_cli.planning.unit_programme import cheapest
 
 X = 100
 """The memory of the input of the first unit."""
