@@ -13,6 +13,59 @@ from remat_cli.frontends.torch.compat import (
     inductor,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+"""PyTorch's own, where Inductor is imported first."""
+
+
+def test_inductor_divides_a_joint_graph_and_stores_what_is_marked(fresh_compiler):
+    """One compilation shows the partitioner, the mark, the choices of loops and the buffers."""
+    seen = {}
+
+    class Divide(inductor.partitioner_base()):
+        def __call__(self, joint, joint_inputs, **options):
+            forward, backward = aot_autograd.min_cut(joint, joint_inputs, **options)
+            sums = [node for node in forward.graph.nodes if "add" in str(node.target)]
+            with forward.graph.inserting_after(sums[0]):
+                made = inductor.stored(forward.graph, sums[0])
+            sums[0].replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
+            forward.meta["mine"] = 1
+            forward.recompile()
+            return forward, backward
+
+        def uuid(self):
+            return "test"
+
+        def __reduce__(self):
+            return str, ("test",)
+
+    kind = type(inductor.loop_choices())
+
+    class Choices(kind):
+        @staticmethod
+        def can_fuse(scheduler, node1, node2, shared_data_score):
+            if inductor.compiled_meta().get("mine"):
+                found = inductor.buffer_sizes(scheduler)
+                reads = {found.real(name) for node in scheduler.nodes for name in found.read_by(node)}
+                seen.update(sizes=found.sizes, reads=reads, results=found.results)
+            return kind.can_fuse(scheduler, node1, node2, shared_data_score)
+
+        def uuid(self):
+            return "test"
+
+    def backend(graph_module, inputs):
+        return inductor.inductor(graph_module, inputs, partitioner=Divide(), settings={"force_disable_caches": True})
+
+    before = inductor.loop_choices()
+    with inductor.choosing_loops(Choices()):
+        x = torch.ones(64, 64, requires_grad=True)
+        made = torch.compile(lambda x: ((x + 1).exp() * 2).sum(0), backend=backend, dynamic=False)(x)
+    assert inductor.loop_choices() is before
+    torch.testing.assert_close(made, ((x + 1).exp() * 2).sum(0))
+    stored = {name for name, size in seen["sizes"].items() if size == (64 * 64 * 4, 64 * 64 * 4)}
+    assert stored & seen["reads"]  # the sum that is marked; else all would be one loop
+    assert set(seen["results"]) - stored
+    assert aot_autograd.saved_description(3).expr() == "__saved_for_backwards_3"
+
 
 def test_marks_return_their_argument_and_say_what_inductor_makes_of_it():
     graph = torch.fx.Graph()
