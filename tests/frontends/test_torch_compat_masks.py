@@ -5,6 +5,7 @@ import types
 
 import pytest
 import torch
+import torch._dynamo.testing
 
 from remat_cli.frontends.torch.compat import (
     fake_tensors,
