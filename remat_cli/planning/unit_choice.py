@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import numpy as np
+from numpy.typing import NDArray
+
 from remat_cli.control import Control, Progress
 from remat_cli.errors import Infeasible
 from remat_cli.graph.analysis import peak_bound
@@ -20,7 +23,7 @@ from remat_cli.plan.derive import derive
 from remat_cli.plan.sharded_units import Choice, ShardedStep, Storage, UnitRun
 from remat_cli.planning.options import SolveOptions
 from remat_cli.planning.stage_choice import Limits, StageSearch
-from remat_cli.planning.unit_programme import cheapest
+from remat_cli.planning.unit_programme import Known, cheapest
 from remat_cli.running import interruptible
 from remat_cli.tolerances import SAME_COST
 from remat_cli.units import format_bytes
@@ -35,42 +38,62 @@ Untuned.
 """
 
 
-def _ranges(peak: int, bounds: Sequence[tuple[int, int, float]], least: float) -> Iterator[tuple[int, float]]:
-    """For ranges of what a unit holds, the begin, and a bound on its cost if its passes take ``peak`` at most.
+@dataclass(frozen=True, slots=True)
+class _LeastCosts:
+    """For some sums that the first units hold, ascending, the least sum of the bounds on what they cost."""
 
-    Args:
-        peak: The peak.
-        bounds: Bounds for plans that hold at most, and take at most, so many bytes; from the most that is held.
-        least: A bound for all plans.
-    """
-    if peak < 0:
-        return
-    end = peak
-    for held, wider, bound in bounds:
-        if bound <= least or wider < peak:
-            continue
-        if 0 <= held < end:
-            yield held + 1, least
-            end = held
-        if held >= end:
-            least = bound
-    yield 0, least
+    held: NDArray[np.int64]
+    cost: NDArray[np.float64]
+
+    def behind(self, room: int, bounds: Sequence[tuple[int, int, float]], least: float, most: int) -> _LeastCosts:
+        """The same with one more unit, for the ranges of what it may hold in which its bound is the same.
+
+        Args:
+            room: What its passes and the units before it may take together.
+            bounds: Bounds for plans that hold at most, and take at most, so many bytes; from the most that is held.
+            least: A bound for all plans.
+            most: The most that may be held.
+        """
+        fitting = self.held <= room
+        before, cost = self.held[fitting], self.cost[fitting]
+        peak, bound = room - before, np.full(len(before), least)
+        end = peak.copy()
+        helds, costs = list[NDArray[np.int64]](), list[NDArray[np.float64]]()
+        for held, wider, other in bounds:
+            applies = (other > bound) & (wider >= peak)
+            within = applies & (held >= 0) & (held < end)
+            helds.append(before[within] + held + 1)
+            costs.append(cost[within] + bound[within])
+            end[within] = held
+            bound[applies & (held >= end)] = other
+        return _undominated(np.concatenate([*helds, before]), np.concatenate([*costs, cost + bound]), most)
 
 
-def _undominated_sums(found: dict[int, float], room: int) -> dict[int, float]:
+def _undominated(held: NDArray[np.int64], cost: NDArray[np.float64], most: int) -> _LeastCosts:
     """The sums for which no smaller one has as small a bound; of many, the least of both in each range."""
-    kept: dict[int, float] = {}
-    least = math.inf
-    for held in sorted(found):
-        if found[held] < least:
-            kept[held] = least = found[held]
-    if len(kept) <= _MOST_SUMS:
-        return kept
-    ranges: dict[int, tuple[int, float]] = {}
-    for held, bound in kept.items():
-        number = held * _MOST_SUMS // max(1, room)
-        ranges[number] = ranges[number][0] if number in ranges else held, bound
-    return dict(ranges.values())
+    order = np.lexsort((cost, held))
+    held, cost = held[order], cost[order]
+    smaller = cost < np.minimum.accumulate(np.concatenate(([np.inf], cost[:-1])))
+    held, cost = held[smaller], cost[smaller]
+    if len(held) > _MOST_SUMS:
+        ranges = held * _MOST_SUMS // max(1, most)
+        first = np.flatnonzero(np.concatenate(([True], ranges[1:] != ranges[:-1])))
+        held, cost = held[first], cost[np.append(first[1:], len(cost)) - 1]
+    return _LeastCosts(held, cost)
+
+
+def _undominated_bounds(search: StageSearch) -> list[tuple[int, int, float]]:
+    """What is held at most, what is taken at most, and the bound on the cost, from the most that is held.
+
+    Bounds that say no more than others for wider limits, or than the cost of computing everything once, are left out.
+    """
+    kept: list[tuple[int, int, float]] = []
+    for limits, bound in sorted(search.proven, key=lambda one: (-one[1], -one[0].held[0], -one[0].peak)):
+        held = limits.held[0]
+        wider = any(more >= held and most >= limits.peak for more, most, _ in kept)
+        if bound > search.stage.graph.total_cost and not wider:
+            kept.append((held, limits.peak, bound))
+    return sorted(kept, key=lambda one: -one[0])
 
 
 @dataclass(slots=True)
@@ -83,6 +106,7 @@ class UnitPlanner:
         listener: Receives the progress.
         searches: For each graph, the plans so far.
         runs: What they take.
+        known: What units take by them.
     """
 
     step: ShardedStep
@@ -90,6 +114,7 @@ class UnitPlanner:
     listener: Callable[[Progress], None] | None = None
     searches: list[StageSearch] = field(init=False)
     runs: list[dict[tuple[int, ...], UnitRun]] = field(init=False)
+    known: Known = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         stages = [StageGraph(unit.graph, (unit.cut,)) for unit in self.step.graphs]
@@ -122,22 +147,18 @@ class UnitPlanner:
         relaxation: the time of gathers is left out, and so is other memory that units share.
         """
         room = budget_bytes - self.step.fixed_bytes - self.step.root.gathered
-        sums, needed = {0: 0.0}, dict[Storage, int]()
+        sums, needed = _LeastCosts(np.zeros(1, dtype=np.int64), np.zeros(1)), dict[Storage, int]()
+        proven = [_undominated_bounds(search) for search in self.searches]
         for at, call in enumerate(self.step.calls):
-            unit, proven = self.step.graphs[call.kind], self.searches[call.kind].proven
+            unit = self.step.graphs[call.kind]
             ending = {*call.results, *unit.graph.nodes[unit.cut].inputs}  # what may be there between the passes only
             results = sum(unit.graph.size[value] for value in ending)
-            bounds = [(limits.held[0] - results, limits.peak - results, bound) for limits, bound in proven]
-            bounds.sort(key=lambda one: -one[0])
+            bounds = [(held - results, peak - results, bound) for held, peak, bound in proven[call.kind]]
             needed |= {key: call.inputs[key] for key in call.needed(unit) if key in call.inputs}
             left = room - call.memory.gathered - self.step.least_beside(at) - sum(needed.values())
-            found: dict[int, float] = {}
-            for held, cost in sums.items():
-                for begin, bound in _ranges(left - held, bounds, unit.graph.total_cost):
-                    found[held + begin] = min(cost + bound, found.get(held + begin, math.inf))
-            sums = _undominated_sums(found, room)
+            sums = sums.behind(left, bounds, unit.graph.total_cost, room)
         left = room - self.step.least_end(needed)
-        return min((cost for held, cost in sums.items() if held <= left), default=math.inf)
+        return float(min(sums.cost[sums.held <= left], default=math.inf))
 
     def within(self, budget_bytes: int) -> list[Choice]:
         """The cheapest choices found within a budget.
@@ -173,7 +194,7 @@ class UnitPlanner:
         return cost - self.least_cost(budget_bytes) <= max(self.options.gap, SAME_COST) * cost
 
     def _best(self, budget_bytes: int) -> list[Choice] | None:
-        return cheapest(self.step, [list(runs.values()) for runs in self.runs], budget_bytes)
+        return cheapest(self.step, [list(runs.values()) for runs in self.runs], budget_bytes, self.known)
 
     def _take_over(self) -> bool:
         """Take what the searches have found; whether there is more than before."""

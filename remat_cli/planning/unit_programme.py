@@ -11,7 +11,7 @@ are taken that gather fewest bytes again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,13 +49,47 @@ class _Sums:
 
     def at(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> _Sums:
         """Some of them."""
-        chosen = (one[which] for one in (self.held, self.cost, self.again))
-        return _Sums(*chosen, self.ends, self.end[which], self.before[which])
+        held, cost, again = self.held[which], self.cost[which], self.again[which]
+        return _Sums(held, cost, again, self.ends, self.end[which], self.before[which])
 
 
-def cheapest(step: ShardedStep, runs: Sequence[Sequence[UnitRun]], budget_bytes: int) -> list[Choice] | None:
-    """The cheapest choices from the plans of each graph, ``runs``; None if none of them fit together."""
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What a unit takes by a choice, beside what the units before it hold.
+
+    Attributes:
+        need: The most that it needs.
+        added: Bytes that it adds to what is held.
+        state: The state behind it.
+        cost: What it costs, the time included for which it has the unit before it wait.
+    """
+
+    need: int
+    added: int
+    state: _State
+    cost: float
+
+
+Known = dict[tuple[int, _State, tuple[int, ...], bool], _Taken]
+"""What units take, by the number of the unit, the state before it, its plan, and whether it is resharded."""
+
+
+def cheapest(
+    step: ShardedStep, runs: Sequence[Sequence[UnitRun]], budget_bytes: int, known: Known | None = None
+) -> list[Choice] | None:
+    """The cheapest choices from plans of each graph.
+
+    Args:
+        step: The step.
+        runs: For each graph, the plans.
+        budget_bytes: The budget.
+        known: What earlier calls for this step have found out; it is added to.
+
+    Returns:
+        The choices; None if none of them fit together.
+    """
     room = budget_bytes - step.fixed_bytes
+    known = {} if known is None else known
     sizes, last = _shared_memory(step)
     none = np.zeros(1, dtype=np.int64)
     first = _Sums(none + step.root.gathered, np.zeros(1), none, (), none, none)
@@ -64,30 +98,49 @@ def cheapest(step: ShardedStep, runs: Sequence[Sequence[UnitRun]], budget_bytes:
     for at, call in enumerate(step.calls):
         choices = [Choice(run, reshard) for run in runs[call.kind] for reshard in (False, True)]
         found: dict[_State, list[_Sums]] = {}
-        for (shared, reshards_before), before in units[-1].items():
-            least = Held(step.root.gathered, {key: sizes[key] for key in shared})
+        for state, before in units[-1].items():
             for choice in choices:
-                needs = step.unit_needs(at, least, choice, reshards_before=reshards_before)
-                most = room - max(need for _, need in needs) + least.bytes
-                count = int(np.searchsorted(before.held, most, "right"))
+                key = at, state, choice.run.computes, choice.reshard
+                if key not in known:
+                    known[key] = _taken(step, at, state, choice, sizes, last)
+                taken = known[key]
+                count = int(np.searchsorted(before.held, room - taken.need, "right"))
                 if not count:
                     continue
-                after = step.behind(at, least, choice)
-                state = frozenset(key for key in after.shared if last[key] > at), choice.reshard
                 again = call.memory.gathering if choice.reshard else 0
-                cost = choice.run.cost + step.wait(at, choice, reshards_before=reshards_before)
-                found.setdefault(state, []).append(
+                found.setdefault(taken.state, []).append(
                     _Sums(
-                        before.held[:count] + (after.bytes - least.bytes),
-                        before.cost[:count] + cost,
+                        before.held[:count] + taken.added,
+                        before.cost[:count] + taken.cost,
                         before.again[:count] + again,
-                        (((shared, reshards_before), choice),),
+                        ((state, choice),),
                         np.zeros(count, dtype=np.int64),
                         np.arange(count),
                     )
                 )
         units.append({state: _undominated(_joined(several), room) for state, several in found.items()})
     return _best(step, units, sizes, room)
+
+
+def _taken(
+    step: ShardedStep,
+    at: int,
+    before: _State,
+    choice: Choice,
+    sizes: Mapping[Storage, int],
+    last: Mapping[Storage, int],
+) -> _Taken:
+    """What a unit takes by a choice."""
+    shared, reshards_before = before
+    least = Held(step.root.gathered, {key: sizes[key] for key in shared})
+    needs = step.unit_needs(at, least, choice, reshards_before=reshards_before)
+    after = step.behind(at, least, choice)
+    return _Taken(
+        need=max(need for _, need in needs) - least.bytes,
+        added=after.bytes - least.bytes,
+        state=(frozenset(key for key in after.shared if last[key] > at), choice.reshard),
+        cost=choice.run.cost + step.wait(at, choice, reshards_before=reshards_before),
+    )
 
 
 def _best(
