@@ -156,7 +156,7 @@ def test_units_take_what_is_predicted_and_make_the_bits_of_plain_steps(case):
             assert measured == report.plan_bytes
             assert report.least_bytes <= report.plan_bytes <= report.budget_bytes
             assert 0 <= report.least_extra_cost <= report.extra_cost
-            if case != "bfloat16":  # eager mode copies more there than the captured graph says
+            if "bfloat16" not in case:  # on some processors eager mode copies more than its graph says
                 assert plain == report.keep_all_bytes
         costs = [report.extra_cost for _, report, *_ in found]
         assert costs == sorted(costs)
