@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from test_torch_splitting import graph_of
+from divided_models import graph_of
 
 from remat_cli.frontends.torch.document import read_step
 from remat_cli.frontends.torch.execute.cross_entropy import CROSS_ENTROPY, cross_entropy
