@@ -15,7 +15,11 @@ Partition = Callable[..., tuple[GraphModule, GraphModule]]
 def aot(
     graph_module: GraphModule, inputs: Any, *, compiler: Callable[[GraphModule, Any], Any], partition: Partition
 ) -> Any:
-    """The result of AOTAutograd: ``partition`` splits the joint graph, ``compiler`` compiles both parts."""
+    """The result of AOTAutograd: ``partition`` splits the joint graph, ``compiler`` compiles both parts.
+
+    So a plan divides the joint graph. Before that, some operations become what runs in eager mode, see the functions
+    below.
+    """
     import torch
     from torch._dynamo.backends.common import aot_autograd
 
@@ -37,7 +41,8 @@ def aot(
 def whole_interpolation() -> Iterator[None]:
     """A context in which interpolation stays one operator, which eager mode runs.
 
-    PyTorch would capture its Python implementation: many operators with more memory, whose last bits differ.
+    PyTorch would capture its Python implementation: many operators with more memory, whose last bits differ. Overloads
+    have it in ``py_kernels``, and remember in ``_dispatch_cache`` what they run.
     """
     import torch
 
@@ -99,7 +104,10 @@ def layer_norm_backward(gradient: Tensor, normalized: Tensor, *rest: Any) -> Any
 
 
 def min_cut(joint: GraphModule, joint_inputs: Any, **options: Any) -> tuple[GraphModule, GraphModule]:
-    """The split that Inductor makes by itself."""
+    """The split that Inductor makes by itself.
+
+    Graphs for which there is no plan get it.
+    """
     from functorch.compile import min_cut_rematerialization_partition
 
     forward, backward = min_cut_rematerialization_partition(joint, joint_inputs, **options)
@@ -109,7 +117,10 @@ def min_cut(joint: GraphModule, joint_inputs: Any, **options: Any) -> tuple[Grap
 def default_split(
     joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **options: Any
 ) -> tuple[GraphModule, GraphModule]:
-    """The split without recomputation, which saves everything that the backward pass reads."""
+    """The split without recomputation, which saves everything that the backward pass reads.
+
+    Without Inductor, graphs for which there is no plan get it.
+    """
     from functorch.compile import default_partition
 
     forward, backward = default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **options)
@@ -124,7 +135,10 @@ def as_given(graph_module: GraphModule, _inputs: Any) -> Any:
 
 
 def takes_its_arguments(function: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
-    """``function`` with the mark that tells AOTAutograd that it empties its argument list."""
+    """``function`` with the mark that tells AOTAutograd that it empties its argument list.
+
+    It then gets AOTAutograd's own list, so that inputs are freed where the plan says.
+    """
 
     def boxed(args: list[Any]) -> list[Any]:
         return function(args)
@@ -134,7 +148,11 @@ def takes_its_arguments(function: Callable[[list[Any]], list[Any]]) -> Callable[
 
 
 def descriptors() -> Any:
-    """The module with the classes that describe the inputs and outputs of a joint graph."""
+    """The module with the classes that describe the inputs and outputs of a joint graph.
+
+    Placeholders have such descriptions as ``meta["desc"]``, and the output node a list of them. They tell parameters,
+    tangents and updates of inputs apart.
+    """
     from torch._functorch._aot_autograd import descriptors as found
 
     return found
@@ -146,7 +164,10 @@ def saved_description(number: int) -> Any:
 
 
 def renumbered(description: Any, places: Mapping[int, int]) -> Any:
-    """The description of an input or output if the inputs have other places, by their old ones."""
+    """The description of an input or output if the inputs have other places, by their old ones.
+
+    This is so where numbers have taken the place of inputs that are sizes.
+    """
     known = descriptors()
     if isinstance(description, known.PlainAOTInput):
         return replace(description, idx=places[description.idx])

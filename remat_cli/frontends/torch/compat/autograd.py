@@ -10,17 +10,26 @@ from remat_cli.frontends.torch.types import AutogradNode, Tensor
 
 
 def was_changed_in_place(error: Exception) -> bool:
-    """Whether autograd refuses a backward pass because a tensor that it reads has been written to since."""
+    """Whether autograd refuses a backward pass because a tensor that it reads has been written to since.
+
+    Reading ``saved_tensors`` of a node raises such an error, too. remat then names the tensor.
+    """
     return "modified by an inplace operation" in str(error)
 
 
 def refuses_second_gradient(error: BaseException) -> bool:
-    """Whether PyTorch raised ``error`` because a compiled graph has no gradient of its gradient."""
+    """Whether PyTorch raised ``error`` because a compiled graph has no gradient of its gradient.
+
+    Only its words tell it from other errors.
+    """
     return "does not currently support double backward" in str(error)
 
 
 def running_node() -> AutogradNode | None:
-    """The node of autograd whose backward pass runs in this thread, or whose results autograd adds up; None if none."""
+    """The node of autograd whose backward pass runs in this thread, or whose results autograd adds up; None if none.
+
+    By this, remat tells sums of gradients that autograd writes in place from others.
+    """
     import torch
 
     return torch._C._current_autograd_node()
@@ -39,7 +48,10 @@ def nodes_behind(roots: Iterable[AutogradNode | None]) -> Iterator[AutogradNode]
 
 
 def has_second_gradient(tensors: Iterable[Tensor]) -> bool:
-    """Whether a gradient that a compiled graph computed has a part in ``tensors``; their own gradient would fail."""
+    """Whether a gradient that a compiled graph computed has a part in ``tensors``; their own gradient would fail.
+
+    A step that reads such gradients is refused when it is captured, before any training.
+    """
     nodes = nodes_behind(tensor.grad_fn for tensor in tensors)
     return any(node.name() == "CompiledFunctionBackwardBackward" for node in nodes)
 
@@ -47,7 +59,8 @@ def has_second_gradient(tensors: Iterable[Tensor]) -> bool:
 def compiled_node(tensor: Tensor) -> tuple[AutogradNode, int, bool] | None:
     """The node of autograd of the compiled graph that returned ``tensor``, and the position of the result there.
 
-    The last item is false if AOTAutograd has made ``tensor`` as a view of that result. None if it has no such node.
+    The last item is false if AOTAutograd has made ``tensor`` as a view of that result. None if it has no such node. A
+    compiled graph is an ``autograd.Function``, whose nodes are instances of ``BackwardCFunction``.
     """
     import torch
 
@@ -59,12 +72,18 @@ def compiled_node(tensor: Tensor) -> tuple[AutogradNode, int, bool] | None:
 
 
 def made_at(node: AutogradNode) -> int:
-    """When a node of autograd was made: less than for all that were made later by the same thread."""
+    """When a node of autograd was made: less than for all that were made later by the same thread.
+
+    Of nodes that are ready, autograd first runs the one that was made last.
+    """
     return int(node._sequence_nr())
 
 
 def kept_by(node: AutogradNode) -> list[Tensor]:
-    """The tensors that a node of autograd keeps for the backward pass. Those changed in place since are left out."""
+    """The tensors that a node of autograd keeps for the backward pass. Those changed in place since are left out.
+
+    So what code outside of graphs keeps is counted. Nodes of PyTorch's own operators have attributes ``_saved_*``.
+    """
     import torch
 
     python = isinstance(node, torch.autograd.function.BackwardCFunction)
@@ -80,7 +99,10 @@ def kept_by(node: AutogradNode) -> list[Tensor]:
 
 
 def gradient_sizes(node: AutogradNode) -> tuple[int, int]:
-    """Bytes of the gradients that a node of autograd reads, and of those that it makes."""
+    """Bytes of the gradients that a node of autograd reads, and of those that it makes.
+
+    Those of code outside of graphs are counted beside the plan.
+    """
     behind = (other._input_metadata[at : at + 1] for other, at in node.next_functions if other is not None)
     outputs = [meta for metas in behind for meta in metas]
     return sum(map(_bytes_of, node._input_metadata)), sum(map(_bytes_of, outputs))
@@ -92,6 +114,7 @@ def gradient_bytes(node: AutogradNode, position: int) -> int:
 
 
 def _bytes_of(meta: Any) -> int:
+    """Bytes of a gradient, by one of a node's ``_input_metadata``: there is one for each gradient that it reads."""
     return math.prod(map(int, meta.shape)) * int(meta.dtype.itemsize)
 
 
@@ -120,7 +143,10 @@ def parameter_of(node: AutogradNode) -> Tensor | None:
 
 
 def frees_tangents() -> bool:
-    """Whether autograd hands tangents over, so that a compiled step can free them; from PyTorch 2.13 on it does."""
+    """Whether autograd hands tangents over, so that a compiled step can free them; from PyTorch 2.13 on it does.
+
+    Where it does not, plans count tangents to the end of the backward pass.
+    """
     import torch
 
     return hasattr(torch.autograd.Function, "boxed_grads_call")

@@ -78,7 +78,7 @@ def is_fake() -> bool:
 def fake_group(ranks: int, rank: int = 0) -> Iterator[None]:
     """Within this context, this process is one of a group of ``ranks`` processes, of which there are no others.
 
-    Collectives return at once, and their results hold anything.
+    So one process captures the step of one rank of many. Collectives return at once, and their results hold anything.
     """
     import torch
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -93,7 +93,10 @@ def fake_group(ranks: int, rank: int = 0) -> Iterator[None]:
 
 
 def forget_meshes() -> None:
-    """Empty caches in which PyTorch takes a mesh for an older one of the same form, whose groups are gone."""
+    """Empty caches in which PyTorch takes a mesh for an older one of the same form, whose groups are gone.
+
+    A second export in one process would otherwise get the groups of the first.
+    """
     from torch.distributed.tensor import _redistribute, debug
 
     _redistribute._gen_transform_infos.cache_clear()
@@ -110,7 +113,8 @@ def group_size(name: str) -> int:
 def group_dimensions(things: Iterable[Any]) -> dict[str, str]:
     """For each process group of the meshes among ``things`` (meshes, DTensors, or anything) the dimension that it is.
 
-    The keys are names of groups. Dimensions without a name are left out.
+    The keys are names of groups. Dimensions without a name are left out. What a collective costs depends on the links
+    of its dimension.
     """
     if not is_present():
         return {}
@@ -123,7 +127,8 @@ def group_dimensions(things: Iterable[Any]) -> dict[str, str]:
 def mesh_groups(things: Iterable[Any]) -> dict[str, list[str]]:
     """The process groups of the meshes among ``things``, as :func:`group_dimensions` takes them, by dimension.
 
-    Groups of dimensions without names are under ``""``. The order is the same on all ranks.
+    Groups of dimensions without names are under ``""``. The order is the same on all ranks, which measure the links of
+    each dimension together.
     """
     if not is_present():
         return {}
@@ -140,6 +145,8 @@ def mesh_groups(things: Iterable[Any]) -> dict[str, list[str]]:
 
 def collective(kind: str, size: int, group: str, device: Device) -> Callable[[], None]:
     """A function that runs an all-gather, a reduce-scatter or an all-reduce, and returns when it has ended.
+
+    By its time, links are measured.
 
     Args:
         kind: Which of them.
@@ -177,7 +184,10 @@ def has_dtensors(things: Iterable[Any]) -> bool:
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
-    """The part of a DTensor that this rank has; any other tensor itself."""
+    """The part of a DTensor that this rank has; any other tensor itself.
+
+    That part is the memory that a DTensor takes.
+    """
     return getattr(tensor, "_local_tensor", tensor)
 
 
@@ -197,7 +207,10 @@ def is_uneven(tensor: Tensor) -> bool:
 
 
 def is_opaque(value: Any) -> bool:
-    """Whether a value in a graph is an object that is no tensor, such as the mesh of a DTensor."""
+    """Whether a value in a graph is an object that is no tensor, such as the mesh of a DTensor.
+
+    remat leaves such inputs and results out.
+    """
     from torch._library.fake_class_registry import FakeScriptObject
 
     return isinstance(value, FakeScriptObject)
@@ -213,7 +226,10 @@ def without_meshes(things: Iterable[Any]) -> list[Any]:
 
 
 def whole_description(description: Any) -> Any:
-    """The description of an input or output of a joint graph; for the part of a DTensor that of the DTensor."""
+    """The description of an input or output of a joint graph; for the part of a DTensor that of the DTensor.
+
+    AOTAutograd captures a DTensor as its part, and describes that as an attribute of the DTensor.
+    """
     from torch._functorch._aot_autograd import descriptors
 
     parts = descriptors.SubclassGetAttrAOTInput | descriptors.SubclassGetAttrAOTOutput
@@ -223,7 +239,10 @@ def whole_description(description: Any) -> Any:
 
 
 def is_fully_sharded(module: Module) -> bool:
-    """Whether ``fully_shard`` or ``FullyShardedDataParallel`` gathers parameters of ``module``."""
+    """Whether ``fully_shard`` or ``FullyShardedDataParallel`` gathers parameters of ``module``.
+
+    Hooks do that, which PyTorch does not capture, so the export of a step refuses such modules.
+    """
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
     return any(isinstance(part, FSDPModule | FullyShardedDataParallel) for part in module.modules())

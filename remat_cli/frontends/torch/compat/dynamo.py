@@ -13,7 +13,8 @@ from remat_cli.frontends.torch.types import Context, GraphModule, Module
 def break_of(graph_module: GraphModule) -> tuple[str, list[tuple[str, int, str]]] | None:
     """Why a graph ends before the function that is compiled: PyTorch's text and the frames of the code.
 
-    None if it does not. The text may be in quotes, as ``repr`` makes them.
+    None if it does not. The text may be in quotes, as ``repr`` makes them. remat tells users why parts of a divided
+    step end.
     """
     reason = getattr(graph_module, "compile_subgraph_reason", None)
     if reason is None or not reason.graph_break:
@@ -83,26 +84,38 @@ def undistributed(compilations: int) -> Context:
 
 
 def own_code(function: Any) -> Callable[..., Any]:
-    """A copy of ``function`` with a code object of its own, since PyTorch counts compilations by code object."""
+    """A copy of ``function`` with a code object of its own, since PyTorch counts compilations by code object.
+
+    Each fitted module thus has a limit of its own.
+    """
     return types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
 
 
 def not_traced(function: Callable[..., Any]) -> Any:
-    """``function``, which a compiled function calls and does not trace into; what it compiles itself still runs."""
+    """``function``, which a compiled function calls and does not trace into; what it compiles itself still runs.
+
+    So code around a fitted module may be compiled: if it were traced into, the plan would be lost.
+    """
     import torch
 
     return torch.compiler.disable(function)
 
 
 def recompile_limit() -> int:
-    """How often PyTorch compiles a code object."""
+    """How often PyTorch compiles a code object.
+
+    A fitted module may have as many forms of arguments at least.
+    """
     import torch
 
     return int(torch._dynamo.config.recompile_limit)
 
 
 def is_compiled(module: Module) -> bool:
-    """Whether ``module`` is what ``torch.compile`` returns for a module."""
+    """Whether ``module`` is what ``torch.compile`` returns for a module.
+
+    ``fit`` refuses such modules.
+    """
     import torch
 
     return isinstance(module, torch._dynamo.OptimizedModule)
@@ -114,7 +127,10 @@ def call_of(module: Module) -> Any:
 
 
 def set_call(module: Module, call: Callable[..., Any] | None) -> None:
-    """Let ``call`` run when ``module`` is called; None for its own call again. Copies and pickles leave it behind."""
+    """Let ``call`` run when ``module`` is called; None for its own call again.
+
+    ``fit`` changes nothing else of a module. Copies and pickles leave ``_compiled_call_impl`` behind.
+    """
     if call is None:
         module.__dict__.pop("_compiled_call_impl", None)
     else:

@@ -9,7 +9,10 @@ from remat_cli.frontends.torch.types import Context, FakeMode, Tensor
 
 
 def new_fake_mode() -> FakeMode:
-    """A mode under which tensors have no data; real tensors may be mixed in. Its cache is off, see ``exact_sizes``."""
+    """A mode under which tensors have no data; real tensors may be mixed in. Its cache is off, see ``exact_sizes``.
+
+    Captures and rehearsals under it take no memory, but for small tensors of constructors, which are real.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with exact_sizes():
@@ -17,7 +20,10 @@ def new_fake_mode() -> FakeMode:
 
 
 def without_data(tensors: Iterable[Any]) -> tuple[Any, ...]:
-    """``tensors``, fake ones in place of real ones; parameters stay parameters, and shared memory is shared."""
+    """``tensors``, fake ones in place of real ones; parameters stay parameters, and shared memory is shared.
+
+    What describes the inputs of a compiled graph thus keeps no batch. ``from_tensor`` keeps parameters and sharing.
+    """
     import torch
 
     mode = new_fake_mode()
@@ -44,7 +50,10 @@ def exact_sizes() -> Context:
 
 @contextlib.contextmanager
 def silent_fakes() -> Iterator[None]:
-    """Within this context, PyTorch does not log an operator that fails on fake tensors; it only raises."""
+    """Within this context, PyTorch does not log an operator that fails on fake tensors; it only raises.
+
+    remat reports such an operator itself.
+    """
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
     try:
@@ -58,7 +67,8 @@ def convertible(mode: FakeMode) -> Iterator[None]:
     """Within this context, modules with fake tensors of ``mode`` can be converted: ``module.to(torch.bfloat16)``.
 
     PyTorch then swaps old and new parameters, and refuses to swap tensors that weak references point to. The mode
-    itself holds weak references to all tensors that it has made. Here they are removed before each swap.
+    itself holds weak references to all tensors that it has made. Here they are removed before each swap, so that
+    models that convert themselves are built without data.
     """
     import torch
 
@@ -78,7 +88,10 @@ def convertible(mode: FakeMode) -> Iterator[None]:
 
 
 def needs_numbers(error: BaseException) -> bool:
-    """Whether a fake tensor raised ``error`` because only the data of a tensor could give the result."""
+    """Whether a fake tensor raised ``error`` because only the data of a tensor could give the result.
+
+    Steps that read numbers are refused with words of their own.
+    """
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
     return isinstance(error, DataDependentOutputException | DynamicOutputShapeException)
@@ -106,14 +119,20 @@ def uninitialized_fakes() -> Iterator[None]:
 
 
 def real_tensors() -> Context:
-    """A context in which tensors are real, even inside a fake mode."""
+    """A context in which tensors are real, even inside a fake mode.
+
+    Small tensors that constructors make are real, for example.
+    """
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     return unset_fake_temporarily()
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Whether a tensor is fake, and not of another subclass."""
+    """Whether a tensor is fake, and not of another subclass.
+
+    Inputs of captured graphs that are of another subclass are refused.
+    """
     from torch._subclasses.fake_tensor import FakeTensor
 
     return type(tensor) is FakeTensor

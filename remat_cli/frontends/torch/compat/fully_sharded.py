@@ -62,7 +62,10 @@ def units_of(module: Module) -> list[tuple[str, Module]]:
 
 
 def joint_units(module: Module) -> list[list[str]]:
-    """The names of the modules in ``module`` that are one unit together: ``fully_shard`` was called with a list."""
+    """The names of the modules in ``module`` that are one unit together: ``fully_shard`` was called with a list.
+
+    They have one state in common, and run as they are, without a plan.
+    """
     found: dict[int, list[str]] = {}
     for name, unit in units_of(module):
         state = unit._get_fsdp_state()
@@ -72,7 +75,10 @@ def joint_units(module: Module) -> list[list[str]]:
 
 
 def parameters_of(unit: Module) -> list[ShardedParameter]:
-    """The parameters that a unit gathers."""
+    """The parameters that a unit gathers.
+
+    From them, and from the settings of units, it is known before a step what it gathers, holds and reduces.
+    """
     found = []
     for group in unit._get_fsdp_state()._fsdp_param_groups:
         for one in group.fsdp_params:
@@ -97,7 +103,10 @@ def parameters_of(unit: Module) -> list[ShardedParameter]:
 
 
 def casts(unit: Module) -> tuple[Any, Any]:
-    """The types to which a unit casts floating-point inputs and results; None for as they are."""
+    """The types to which a unit casts floating-point inputs and results; None for as they are.
+
+    Its own hooks cast them, which copies made in :func:`without_hooks` lack.
+    """
     policy = unit._get_fsdp_state()._mp_policy
     return policy.param_dtype if policy.cast_forward_inputs else None, policy.output_dtype
 
@@ -116,12 +125,18 @@ def reshards(unit: Module) -> bool:
 
 
 def keeps_as_root(root: Module) -> bool:
-    """Whether a module around the units keeps its own gathered parameters up to the end of the step."""
+    """Whether a module around the units keeps its own gathered parameters up to the end of the step.
+
+    FSDP2 keeps them if ``fully_shard`` was not told what to do: then ``_auto_reshard_after_forward`` is true.
+    """
     return bool(root._get_fsdp_state()._auto_reshard_after_forward) or not reshards(root)
 
 
 def unusual(unit: Module) -> str:
-    """A setting of a unit that changes what it holds and when, in words; empty if all is as ``fully_shard`` sets it."""
+    """A setting of a unit that changes what it holds and when, in words; empty if all is as ``fully_shard`` sets it.
+
+    ``fit`` refuses units with such a setting, since plans do not count what it takes.
+    """
     from torch.distributed.fsdp import OffloadPolicy
     from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
     from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, HSDPMeshInfo
@@ -163,7 +178,9 @@ _HOOK = "fsdp_pre_all_gather"
 def without_hooks(module: Module) -> Iterator[None]:
     """Within this context, ``module`` and its parts are what they were before ``fully_shard``, but for parameters.
 
-    ``copy.deepcopy`` of it works then, which FSDP2 forbids.
+    ``copy.deepcopy`` of it works then, which FSDP2 forbids, and such copies are captured. ``fully_shard`` has made a
+    class with the bases ``FSDPModule`` and the former class, which is therefore third in ``__mro__``; a handle has
+    ``handles`` if several modules are one unit.
     """
     from torch.distributed._composable.contract import REGISTRY_KEY, STATE_KEY
 

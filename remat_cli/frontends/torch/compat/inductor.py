@@ -25,7 +25,10 @@ from remat_cli.frontends.torch.types import (
 
 
 def partitioner_base() -> Any:
-    """The base class of objects that partition joint graphs for Inductor."""
+    """The base class of objects that partition joint graphs for Inductor.
+
+    By such an object, a plan divides the joint graph, see :func:`inductor`.
+    """
     from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
     return CustomPartitionerFn
@@ -133,11 +136,15 @@ def lay_out_joined(node: FxNode) -> None:
 
 
 def leave_to_library(node: FxNode) -> None:
-    """Let Inductor call the operator of ``node`` as it is: it then asks for no layouts of its own."""
+    """Let Inductor call the operator of ``node`` as it is: it then asks for no layouts of its own.
+
+    So oneDNN computes gradients of convolutions that read contiguous copies.
+    """
     node.meta["should_fallback"] = True
 
 
 def _marked(graph: FxGraph, node: FxNode, operator: Operator) -> FxNode:
+    """A node after ``node`` that applies the mark ``operator`` to its result."""
     with graph.inserting_after(node):
         mark = graph.call_function(operator, (node,))
     mark.meta = dict(node.meta)
@@ -150,10 +157,12 @@ def _mark(name: str, lower: Callable[[InductorTensor], InductorTensor]) -> Opera
 
 
 def _same(tensor: Tensor) -> Tensor:
+    """What a mark computes: its argument."""
     return tensor
 
 
 def _join(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """What the operator of :func:`lay_out_joined` computes: a concatenation."""
     import torch
 
     return torch.cat(tensors, dim)
@@ -173,11 +182,13 @@ def _operator(name: str, signature: str, lower: Callable[..., Any], run: Callabl
 
 
 def _lower_stored(tensor: InductorTensor) -> InductorTensor:
+    """See :func:`stored`; ``realize`` gives a result a buffer."""
     tensor.realize()
     return tensor
 
 
 def _lower_apart(tensor: InductorTensor) -> InductorTensor:
+    """See :func:`apart`."""
     tensor.realize()
     decide = getattr(getattr(tensor.data, "data", None), "decide_layout", None)
     if decide is not None:  # a concatenation takes in only what has no layout yet
@@ -186,6 +197,7 @@ def _lower_apart(tensor: InductorTensor) -> InductorTensor:
 
 
 def _lower_channels_last(tensor: InductorTensor) -> InductorTensor:
+    """See :func:`laid_out`."""
     from torch._inductor.ir import ExternKernel
 
     tensor.realize()
@@ -193,6 +205,7 @@ def _lower_channels_last(tensor: InductorTensor) -> InductorTensor:
 
 
 def _lower_joined(tensors: Sequence[InductorTensor], dim: int = 0) -> InductorTensor:
+    """See :func:`lay_out_joined`."""
     import torch
     from torch._inductor.ir import FlexibleLayout, make_channels_last_strides_for
     from torch._inductor.lowering import lowerings
@@ -206,6 +219,7 @@ def _lower_joined(tensors: Sequence[InductorTensor], dim: int = 0) -> InductorTe
 
 
 def _lower_contiguous(tensor: InductorTensor) -> InductorTensor:
+    """See :func:`laid_out`."""
     from torch._inductor.ir import ExternKernel
 
     tensor.realize()
@@ -213,6 +227,7 @@ def _lower_contiguous(tensor: InductorTensor) -> InductorTensor:
 
 
 def _lower_inlined(tensor: InductorTensor) -> InductorTensor:
+    """See :func:`inlined`."""
     from torch._inductor.ir import Pointwise, StorageBox, TensorBox
 
     box = tensor.data
@@ -234,7 +249,10 @@ def _inlined_box() -> Any:
 
 
 def loop_choices() -> Any:
-    """The object that decides which operations Inductor makes one loop of."""
+    """The object that decides which operations Inductor makes one loop of.
+
+    Inductor asks its method ``can_fuse`` about two operations or loops before it joins them.
+    """
     from torch._inductor.virtualized import V
 
     return V.choices
@@ -242,7 +260,10 @@ def loop_choices() -> Any:
 
 @contextlib.contextmanager
 def choosing_loops(choices: Any) -> Iterator[None]:
-    """Within this context, ``choices`` decides which operations Inductor makes one loop of, in this thread."""
+    """Within this context, ``choices`` decides which operations Inductor makes one loop of, in this thread.
+
+    So loops are joined only within the peak of a plan. The choices of ``V`` are those of a thread.
+    """
     from torch._inductor.virtualized import V
 
     before = V.choices
@@ -256,7 +277,10 @@ def choosing_loops(choices: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_calls_where(ends: Callable[[Scheduler], bool]) -> Iterator[None]:
-    """Within this context, a C++ function of Inductor also ends after an operation if ``ends`` says so."""
+    """Within this context, a C++ function of Inductor also ends after an operation if ``ends`` says so.
+
+    So it ends before it exceeds the peak of a plan. Inductor asks ``ready_to_flush`` after each operation with code.
+    """
     from torch._inductor.codegen.cpp import CppScheduling
 
     full = CppScheduling.ready_to_flush
@@ -270,7 +294,10 @@ def ending_calls_where(ends: Callable[[Scheduler], bool]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def channels_last_where(wants: Callable[[GraphModule], bool]) -> Iterator[None]:
-    """Within this context, Inductor also lays out images with channels last in a graph of which ``wants`` says so."""
+    """Within this context, Inductor also lays out images with channels last in a graph of which ``wants`` says so.
+
+    remat wants it for graphs whose depthwise gradients take less memory so.
+    """
     from torch._inductor.graph import GraphLowering
 
     full = GraphLowering.decide_layout_opt
@@ -284,7 +311,10 @@ def channels_last_where(wants: Callable[[GraphModule], bool]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def channels_last_unless(keeps: Callable[[GraphModule, FxNode], bool]) -> Iterator[None]:
-    """Within this context, Inductor does not copy a result into channels last if ``keeps`` says so."""
+    """Within this context, Inductor does not copy a result into channels last if ``keeps`` says so.
+
+    So in graphs of a plan, only the plan copies images.
+    """
     from torch._inductor.graph import GraphLowering
 
     full = GraphLowering.find_nodes_prefer_channels_last
@@ -331,7 +361,10 @@ def makes_code(operation: SchedulerNode) -> bool:
 
 
 def compiled_meta() -> dict[str, Any]:
-    """The ``meta`` of the graph module that Inductor is compiling."""
+    """The ``meta`` of the graph module that Inductor is compiling.
+
+    It is that of the graph module that the partitioner returned, so that rules of a plan hold for its own graphs alone.
+    """
     from torch._inductor.virtualized import V
 
     meta: dict[str, Any] = V.graph.orig_gm.meta
@@ -366,7 +399,10 @@ class Buffers:
 
 
 def buffer_sizes(scheduler: Scheduler) -> Buffers:
-    """The buffers of the graph that Inductor is compiling."""
+    """The buffers of the graph that Inductor is compiling.
+
+    With them, the peak of its order is simulated. Parts of concatenations have a ``NonOwningLayout``.
+    """
     from torch._inductor.ir import NonOwningLayout
     from torch._inductor.memory import compute_size_for_scheduler_buffer
     from torch._inductor.virtualized import V

@@ -79,7 +79,8 @@ def consecutive_positions() -> Iterator[None]:
 def none_by_numbers(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
     """``function``, which returns None for some numbers in its tensor, and as it is where code is not compiled.
 
-    Compiled code has None in its place if the numbers are in the code, and the function returns None for them.
+    Compiled code has None in its place if the numbers are in the code, and the function returns None for them: while
+    TorchDynamo captures the call, ``comptime`` runs ``decide``, which sets the variable ``tensor`` of the code to None.
     """
     import torch
     from torch._dynamo.comptime import comptime
@@ -106,7 +107,10 @@ def none_by_numbers(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any
 
 @contextlib.contextmanager
 def not_compiling() -> Iterator[None]:
-    """A context in which libraries that ask are told that they run as they are."""
+    """A context in which libraries that ask are told that they run as they are.
+
+    They ask ``torch.compiler.is_compiling``, which returns ``_is_compiling_flag``.
+    """
     import torch
 
     before = torch.compiler._is_compiling_flag

@@ -11,19 +11,28 @@ from remat_cli.frontends.torch.types import DispatchMode, Operator, Storage, Ten
 
 
 def is_operator(target: Any) -> bool:
-    """Whether ``target`` is one overload of an operator of ``torch.ops``."""
+    """Whether ``target`` is one overload of an operator of ``torch.ops``.
+
+    Calls of ATen in graphs, and those that modes see, have overloads as targets.
+    """
     import torch
 
     return isinstance(target, torch._ops.OpOverload)
 
 
 def schema(operator: Operator) -> Any:
-    """The schema of an operator: ``name``, ``arguments``, ``returns``, ``is_mutable``."""
+    """The schema of an operator: ``name``, ``arguments``, ``returns``, ``is_mutable``.
+
+    It says what a call writes into and returns.
+    """
     return operator._schema
 
 
 def storage_identity(tensor: Tensor) -> int:
-    """A number that identifies the memory of ``tensor``, fake or real; the same for all its views while it lives."""
+    """A number that identifies the memory of ``tensor``, fake or real; the same for all its views while it lives.
+
+    The values of a captured step are storages: a view is no value of its own.
+    """
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -33,7 +42,10 @@ def weak_storage(tensor: Tensor) -> Any:
 
 
 def weak_reference(storage: Storage) -> Any:
-    """A weak reference to memory: hashable, and ``expired()`` once it is gone."""
+    """A weak reference to memory: hashable, and ``expired()`` once it is gone.
+
+    Memory that is counted by it is not kept alive.
+    """
     from torch.multiprocessing.reductions import StorageWeakRef
 
     return StorageWeakRef(storage)
@@ -54,7 +66,10 @@ def host_storage(size: int) -> Storage:
 
 
 def is_host(reference: Any) -> bool:
-    """Whether a weak reference is to memory that :func:`host_storage` made."""
+    """Whether a weak reference is to memory that :func:`host_storage` made.
+
+    By it, copies to the host are counted apart where a CPU is the device.
+    """
     return reference in _HOST
 
 
@@ -101,7 +116,8 @@ def attention_of_gpus() -> Iterator[None]:
     """A context in which attention with dropout runs the fused operators of a GPU, on tensors without data.
 
     On a CPU it multiplies matrices, and keeps all weights. What GPUs have no fused operator for stays as it is: heads
-    of queries that share one of keys, with a mask or in float32, and masks whose last dimension is repeated.
+    of queries that share one of keys, with a mask or in float32, and masks whose last dimension is repeated. On a
+    CPU, these operators take fake tensors, too; ``decompose`` of the overload runs what runs without this context.
     """
     import torch
 
@@ -145,7 +161,7 @@ def _replaced(name: str, function: Callable[..., Tensor]) -> Iterator[None]:
     """A context in which ``function`` runs in place of an operator of ATen, wherever autograd is on and on a CPU.
 
     When it is traced, PyTorch remembers which kernel an operator has. What it remembers from within would later stand
-    for a kernel without gradients.
+    for a kernel without gradients, so ``_dispatch_cache`` is cleared.
     """
     import torch
 
@@ -198,5 +214,9 @@ def flop_formula(operator: Operator) -> Any:
 
 
 def profiler_events(session: Any) -> Any:
-    """The raw events of a stopped ``torch.profiler.profile``, including changes of memory."""
+    """The raw events of a stopped ``torch.profiler.profile``, including changes of memory.
+
+    Those with the name ``[memory]`` are what the allocator hands out and gets back; from them, remat measures workspace
+    on a CPU.
+    """
     return session.profiler.kineto_results.events()

@@ -6,7 +6,10 @@ from remat_cli.frontends.torch.types import GraphModule, Tensor
 
 
 def let_vary(tensor: Tensor, dimension: int) -> None:
-    """Make ``torch.compile`` capture a dimension of an input as a symbol; a size that it cannot keep open fails."""
+    """Make ``torch.compile`` capture a dimension of an input as a symbol; a size that it cannot keep open fails.
+
+    One capture then gives the sizes of a step as functions of what varies.
+    """
     import torch
 
     torch._dynamo.mark_dynamic(tensor, dimension)
