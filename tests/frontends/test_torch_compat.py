@@ -36,39 +36,30 @@ def test_every_function_has_a_test(path):
     assert functions == {name for name in functions if re.search(rf"\b{path.stem}\.{name}[(,)]", text)}
 
 
-PAGE = FOLDER.parents[2] / "docs" / "pytorch-internals.md"
+@pytest.mark.parametrize("path", sorted((FOLDER / "compat").glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_every_function_says_what_it_is_for(path):
+    """Also private ones: nothing else says what remat needs them for, and what they rest on."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    methods = [node for one in body if isinstance(one, ast.ClassDef) for node in one.body]
+    functions = [node for node in [*body, *methods] if isinstance(node, ast.FunctionDef)]
+    assert functions
+    assert not [node.name for node in functions if not ast.get_docstring(node)]
 
 
-def undocumented(function):
-    """The names of PyTorch in a function that need a row: what it imports from PyTorch, and what has an underscore."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in {"torch", "functorch"}:
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr):
-            yield node.attr
+ROOT = FOLDER.parents[2]
+PAGE = ROOT / "docs" / "pytorch-internals.md"
 
 
-def test_the_page_on_internals_has_every_name_and_only_what_there_is():
-    """So whoever changes ``compat``, moves a file or renames a test also tells the reader."""
+def test_the_page_on_internals_has_every_module_and_only_what_there_is():
+    """So whoever adds a module to ``compat``, moves a file or renames a test also tells the reader."""
     text = PAGE.read_text(encoding="utf-8")
-    rows = [line for line in text.splitlines() if line.startswith("| ") and "---" not in line]
-    named = {}
-    for row in rows:
-        if row.startswith("| Rule |"):
-            continue
-        assert row.count(" | ") == 3, row
-        _, rests, code, test = row.strip("| ").split(" | ")
-        file, *functions = re.findall(r"`([^`]+)`", code)
-        assert (FOLDER / file).is_file(), row
-        assert "::" in test, row
-        named.setdefault(file, {}).update(dict.fromkeys(functions, rests))
-    tests = {path.name: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_torch_*.py")}
-    for file, name in re.findall(r"`(test_\w+\.py)::(test_\w+)`", text):
-        assert f"\ndef {name}(" in tests[file], f"{file}::{name}"
-    for path in sorted((FOLDER / "compat").glob("[a-z]*.py")):
-        body = ast.parse(path.read_text(encoding="utf-8")).body
-        functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-        assert named[f"compat/{path.name}"].keys() == {name for name in functions if not name.startswith("_")}
-        for name, function in functions.items():
-            missing = [word for word in undocumented(function) if not re.search(rf"\b{word}\b", text)]
-            assert not missing, f"{path.name}: {name}"
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `compat/")]
+    modules = [path.stem for path in sorted((FOLDER / "compat").glob("[a-z]*.py"))]
+    assert [(row[0], row[-1]) for row in rows] == [(f"`compat/{m}.py`", f"`test_torch_compat_{m}.py`") for m in modules]
+    tests = Path(__file__).parent
+    named = re.findall(r"`([\w./]+\.(?:py|toml))(?:::(\w+))?`", text)
+    assert len(named) > 3 * len(modules), "hardly any file was seen"
+    for name, test in named:
+        files = [path for folder in (FOLDER, tests, ROOT) if (path := folder / name).is_file()]
+        assert files, name
+        assert not test or f"\ndef {test}(" in files[0].read_text(encoding="utf-8"), f"{name}::{test}"
