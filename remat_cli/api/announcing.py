@@ -33,6 +33,7 @@ class Announcer:
         shown_s: The same, when the line on the terminal was last written.
         unit: Unit of the costs of the plans.
         note: What else there is to say of the plans of the first batch.
+        search_s: Seconds that the searches took so far; None before the first one.
         own: Type and shape of each tensor of the module; others are inputs.
     """
 
@@ -42,6 +43,7 @@ class Announcer:
     shown_s: float = 0.0
     unit: str = ""
     note: str = ""
+    search_s: float | None = None
     own: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
 
     @classmethod
@@ -68,9 +70,11 @@ class Announcer:
         if again:
             self.started_s = time.monotonic()
         self.progress(graph, Progress("starting"))
+        began_s = time.monotonic()
         try:
             yield
         finally:
+            self.search_s = (self.search_s or 0.0) + time.monotonic() - began_s
             clear_live()
 
     def progress(self, graph: Graph, progress: Progress) -> None:
@@ -87,7 +91,8 @@ class Announcer:
     def fitted(self, report: Fitted | None) -> None:
         """Tell what the plans of the module need."""
         if report is not None and not self.quiet:
-            tell_stderr("; ".join(filter(None, (report.line(self.unit, time.monotonic() - self.started_s), self.note))))
+            line = report.line(self.unit, time.monotonic() - self.started_s, self.search_s)
+            tell_stderr("; ".join(filter(None, (line, self.note))))
 
     def planned(self, graph: Graph, plan: Plan) -> None:
         """Tell of the plan of a graph that came in training."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from remat_cli.control import Ending, Outcome, Progress
+from remat_cli.control import Control, Ending, Outcome, Progress
 from remat_cli.errors import Infeasible, LimitReached, StrategyMismatch
 from remat_cli.graph.analysis import no_remat_peak, peak_bound
 from remat_cli.graph.model import Graph
@@ -211,10 +211,14 @@ def largest_with_plan(
 def _searched(
     along: Along, best: Way, room: int, options: SolveOptions, listener: Callable[[Progress], None] | None
 ) -> Way:
-    """A larger size than ``best``, if a search finds one."""
+    """A larger size than ``best``, if a search finds one; all tries together have the time of ``options``."""
+    clock = Control.within(options.time_limit_s)
     for _ in range(_TRIES):
+        if clock.stopping():
+            return replace(best, cut_short=True)
+        rest = replace(options, time_limit_s=clock.remaining_s())
         try:
-            found = max_batch_of(along.graphs, room, limit=one_forward, options=options, listener=listener)
+            found = max_batch_of(along.graphs, room, limit=one_forward, options=rest, listener=listener)
         except Infeasible:
             return best
         except LimitReached:

@@ -212,8 +212,12 @@ def verdict(facts: FitsFacts) -> tuple[str, str, str]:
         takes = format_bytes(nearest.total_bytes)
         return "not known", f"the least that was found takes {takes}, and {memory} is not refuted", "bold yellow"
     takes = format_bytes(chosen.total_bytes)
-    if chosen.cost <= facts.base_cost or chosen.name == facts.choices[0].name:
+    if chosen.name == facts.choices[0].name:
         return "yes", f"without recomputation it takes {takes} of {memory}", "bold green"
+    if chosen.cost <= facts.base_cost and not chosen.regions:
+        eager = format_bytes(facts.choices[0].total_bytes)
+        words = f"by a plan that recomputes nothing it takes {takes} of {memory}; without a plan {eager}"
+        return "yes", words, "bold green"
     over = percent_over(facts.over(chosen.cost))
     bound = (
         ""

@@ -66,7 +66,9 @@ def test_a_saving_says_of_what():
         ((100 * MB, 90 * MB, None, -1e-12, "unit", 5.0), "peak 100 -> 90 MB (-10%), about +0% unit"),
         ((100 * MB, 100 * MB, 200 * MB, 0.0, "us", 5.0), "peak 100 MB within 200 MB without recomputation"),
     ):
-        assert saving(*arguments) == f"{words}; planned in 5.00 s"
+        assert saving(*arguments) == saving(*arguments, search_s=2.5) == f"{words}; planned in 5.00 s"
+        quick = saving(*arguments, search_s=0.5)  # as if the plan was in the cache
+        assert quick == f"{words}; planned in 5.00 s (0.50 s of it for the search, the rest for capturing)"
 
 
 def test_a_line_has_what_was_assumed_and_what_is_not_counted():
@@ -83,7 +85,8 @@ def test_fit_and_later_forms_say_what_their_plans_save(capsys):
     said = capsys.readouterr().err
     assert re.fullmatch(
         r"remat: Sequential: peak [\d.]+ -> [\d.]+ kB \(-\d+%\) within [\d.]+ kB, about \+[\d.]+% FLOPs; "
-        r"planned in [\d.]+ s; assumes that the loss takes .*\n",
+        r"planned in [\d.]+ s( \(.* s of it for the search, the rest for capturing\))?; "
+        r"assumes that the loss takes .*\n",
         said,
     )
     planned(batch).sum().backward()

@@ -82,7 +82,13 @@ More: docs/fits.md, docs/which-number.md"""
     help="Send bandwidth of a rank: 50GB/s, or fsdp=50GB/s,tp=450GB/s.  [default: the card's]",
 )
 @params.solver_option
-@click.option("--time-limit", type=params.DURATION, default="60s", show_default=True, help="Wall time of all searches.")
+@click.option(
+    "--time-limit",
+    type=params.DURATION,
+    default="60s",
+    show_default=True,
+    help="Wall time of the searches for each answer.",
+)
 @params.threads_option
 @params.seed_option
 @params.output_option

@@ -159,7 +159,8 @@ def assumptions_on_results(demand: LossDemand | None, held: Sequence[Tensor] | N
         take = "takes" if len(trained.names) == 1 else "take"
         notes.append(f"assumes that of {len(trained.names) + trained.others} results only {names} {take} a gradient")
     if held is not None:
-        notes.append("assumes that the backward pass finds no results alive but numbers and those that holds= names")
+        named = " and those that holds= names" if held else ""
+        notes.append(f"assumes that the backward pass finds no results alive but numbers{named}")
     if demand.usual:
         notes.append(
             f"assumes that the loss takes {format_bytes(demand.loss_bytes)} at most, as cross entropy does "

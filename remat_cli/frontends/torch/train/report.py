@@ -58,15 +58,16 @@ class Fitted:
             + (f"; {self.assumed}" if self.assumed else "")
         )
 
-    def line(self, cost_unit: str, seconds: float) -> str:
+    def line(self, cost_unit: str, seconds: float, search_s: float | None = None) -> str:
         """What a user wants to know of it, in one line.
 
         Args:
             cost_unit: Unit of the costs of the plans.
             seconds: How long it took to make them.
+            search_s: How much of that was for searches, or for plans in the cache; None if that is not known.
         """
         figures = self.keep_all_bytes, self.plan_bytes, self.budget_bytes, self.extra_cost, cost_unit, seconds
-        figures_in_words = saving(*figures, host_bytes=self.host_bytes)
+        figures_in_words = saving(*figures, host_bytes=self.host_bytes, search_s=search_s)
         parts = f", in {self.parts} parts" if self.parts > 1 else ""
         notes = ["" if self.counts_workspace else _WORKSPACE, self.regions, self.assumed]
         return "; ".join(filter(None, (f"{self.name}{parts}: {figures_in_words}", *notes)))
@@ -108,6 +109,7 @@ def saving(
     seconds: float,
     *,
     host_bytes: int = 0,
+    search_s: float | None = None,
 ) -> str:
     """``peak 302 -> 168 MB (-44%) within 180 MB, about +7.7% step time; planned in 5.01 s``.
 
@@ -119,10 +121,13 @@ def saving(
         cost_unit: Unit of both.
         seconds: How long it took to make the plan.
         host_bytes: Most bytes of host memory in use.
+        search_s: How much of the time was for the search, which is told where it was less than half; None for unknown.
     """
     before, after = format_bytes(before_bytes), format_bytes(plan_bytes)
     within = "" if budget_bytes is None else f" within {format_bytes(budget_bytes)}"
     planned = f"; planned in {format_duration(seconds)}"
+    if search_s is not None and search_s < seconds / 2:
+        planned += f" ({format_duration(search_s)} of it for the search, the rest for capturing)"
     if plan_bytes >= before_bytes:
         return f"peak {after}{within} without recomputation{planned}"
     if before.split()[1] == after.split()[1]:
