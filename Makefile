@@ -129,8 +129,8 @@ docs: setup
 site: build/site/.ready
 	rm -rf build/site/pages
 	mkdir build/site/pages
-	git ls-files -z '*.md' docs/examples docs/figures docs/images docs/notebooks schemas action.yml | \
-	  xargs -0 cp --parents -t build/site/pages
+	git ls-files -z '*.md' docs/examples docs/figures docs/images docs/notebooks graphs 'benchmarks/*.csv' 'benchmarks/*.svg' \
+	  schemas action.yml requirements-check.txt | xargs -0 cp --parents -t build/site/pages
 	cp docs/zensical.toml build/site
 	build/site/bin/zensical build --clean --strict --config-file build/site/zensical.toml
 

@@ -2,7 +2,9 @@
 
 import importlib.util
 import re
+import shlex
 import tomllib
+from fnmatch import fnmatch
 
 import click
 import pytest
@@ -96,6 +98,22 @@ def test_the_site_has_every_page_in_the_order_of_the_index():
     ]
     assert shown[:-2] == listed
     assert shown[-2:] == [ROOT / "CONTRIBUTING.md", DOCS / "README.md"]
+
+
+def test_the_site_has_every_file_that_a_page_links_to():
+    """`make site` copies what fits one of its patterns, in which a star also stands for slashes."""
+    rule = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nsite:")[2]
+    patterns = shlex.split(re.search(r"git ls-files -z (.*?)\|", rule, re.DOTALL)[1].replace("\\\n", ""))
+    assert "*.md" in patterns
+    for page in [*TEXTS, *(ROOT / "graphs").glob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]:
+        for link in _LINK.findall(page.read_text(encoding="utf-8")):
+            if link.startswith(("https://", "mailto:", "#")):
+                continue
+            target = (page.parent / link.partition("#")[0]).resolve()
+            assert target.is_file(), f"{page.name}: {link}"
+            name = target.relative_to(ROOT).as_posix()
+            copied = any(fnmatch(name, pattern) or name.startswith(f"{pattern}/") for pattern in patterns)
+            assert copied, f"{page.name}: make site does not copy {name}"
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))

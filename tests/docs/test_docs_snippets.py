@@ -8,6 +8,7 @@ import remat_cli as remat
 
 ELSEWHERE = {
     "extending.md": "test_docs_python.py",
+    "fsdp.md": "frontends/test_torch_fully_sharded.py",
     "jax.md": "jax_frontend",
     "pages.md": "frontends/record_snapshot.py, on a CUDA device",
     "policy.md": "a line of JAX in a text",

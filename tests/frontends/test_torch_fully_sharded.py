@@ -1,5 +1,8 @@
 """Units of ``fully_shard`` by plan in two processes: the bits of plain FSDP2, and the peak that was predicted."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from remat_cli.frontends.torch.compat.fully_sharded import reshards
 from remat_cli.frontends.torch.tensors import total_bytes
 from remat_cli.plan.io import dump_plan
 
+ROOT = Path(__file__).parents[2]
 WIDTH, BLOCKS, ROWS = 64, 4, 512
 QUICK = SolveOptions(strategy="dtr", time_limit_s=10)
 
@@ -331,7 +335,24 @@ def run_shown(rank, code):
 
 
 def test_the_page_shows_how():
-    page = Path(__file__).parents[2] / "docs" / "sharded.md"
+    page = ROOT / "docs" / "sharded.md"
     section = page.read_text(encoding="utf-8").partition("## Train with `fully_shard`")[2]
     code = section.split("```python\n")[1].partition("```")[0]
     assert together(run_shown, code) == [True, True]
+
+
+def test_torchrun_starts_the_file_that_is_shown(tmp_path):
+    code = (ROOT / "docs" / "fsdp.md").read_text(encoding="utf-8").split("```python\n")[1].partition("```")[0]
+    (tmp_path / "train_fsdp.py").write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train_fsdp.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "remat: FSDPSequential, in 4 parts: peak " in done.stderr
+    assert done.stdout.count("loss ") == 6
