@@ -45,6 +45,8 @@ class Tool:
 
 
 def _torch_checkpoint(chosen: Chosen) -> str:
+    if not chosen.settings:
+        return "# Nothing has to be recomputed.\n"
     return f"""\
 from functools import partial
 from torch.utils.checkpoint import checkpoint
