@@ -1,14 +1,18 @@
 """The cross entropy in the memory of the logits, beside PyTorch's operators."""
 
+import copy
 import itertools
 
 import pytest
 import torch
-from divided_models import graph_of
+from divided_models import graph_of, plan_in_parts
+from torch import nn
 
+import remat_cli as remat
 from remat_cli.frontends.torch.document import read_step
 from remat_cli.frontends.torch.execute.cross_entropy import CROSS_ENTROPY, cross_entropy
 from remat_cli.frontends.torch.execute.in_parts import divided_node
+from remat_cli.frontends.torch.export import export_model
 from remat_cli.graph.splitting import split
 
 aten = torch.ops.aten
@@ -86,3 +90,31 @@ def test_a_loss_that_reads_its_softmax_otherwise_or_rounds_it_keeps_the_operator
     calls = {call.call for k in step.parts for call in divided_node(step, k).calls}
     assert CROSS_ENTROPY not in calls
     assert "aten._log_softmax.default" in calls
+
+
+class Penalised(nn.Module):
+    """A loss that also keeps the sums of the exponentials near 1, and so reads its logits a second time."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 60, bias=False)
+
+    def forward(self, x, targets):
+        logits = self.head(self.body(x))
+        return nn.functional.cross_entropy(logits, targets) + logits.logsumexp(1).square().mean()
+
+
+def test_logits_that_something_else_reads_are_not_overwritten():
+    def build():
+        return Penalised().double(), (torch.randn(12, 8).double(), torch.randint(0, 60, (12,)))
+
+    graph = export_model(build, "penalised", "torch:penalised.py:build", cost="flops", split=True)
+    [loss] = graph.splits
+    assert [graph.nodes[i].op for i in loss.operations[0].nodes][-1] == "logsumexp"
+    model, batch = build()
+    other = copy.deepcopy(model)
+    step = torch.compile(model, backend=remat.remat_backend(plan_in_parts(graph, {"loss": 4})))
+    for one in (step, other):
+        one(*batch).backward()
+    for one, wanted in zip(model.parameters(), other.parameters(), strict=True):
+        assert (one.grad - wanted.grad).abs().max() <= 1e-12 * wanted.grad.abs().max()

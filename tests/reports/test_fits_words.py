@@ -12,7 +12,24 @@ GB = 10**9
 EAGER = ChoiceFacts(name="no recomputation", parts={}, total_bytes=87 * GB, cost=100.0, lower_bound=None)
 BEST = ChoiceFacts(name="best plan", parts={}, total_bytes=84 * GB, cost=100.0, lower_bound=None)
 FACTS = FitsFacts(
-    *("Net", "1 x 8", "AdamW", "85 GB", "", 85 * GB, 0, "flops", 100.0, (EAGER, BEST), {}, GB, Scope.ANY_ORDER, (), (), {})
+    *(
+        "Net",
+        "1 x 8",
+        "AdamW",
+        "85 GB",
+        "",
+        85 * GB,
+        0,
+        "flops",
+        100.0,
+        (EAGER, BEST),
+        {},
+        GB,
+        Scope.ANY_ORDER,
+        (),
+        (),
+        {},
+    )
 )
 
 
