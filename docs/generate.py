@@ -26,7 +26,7 @@ _WIDTH = 100
 _SHARED = 3
 """Commands that have the same option, from which on the reference has it once, in a table."""
 _EVERYWHERE = 2
-"""Commands that may lack an option of the table which is not named with every other command again."""
+"""An option that all commands but so many have is said to be for all commands."""
 _Key = tuple[str | None, str]
 """What is the same of a shared option in all commands: its name and its help."""
 _MARGIN = 1 << 29

@@ -219,7 +219,7 @@ def _undominated(sums: _Sums, room: int) -> _Sums:
         return kept
     ranges = kept.held * _MOST_SUMS // max(1, room)
     last = np.concatenate((ranges[1:] != ranges[:-1], [True]))  # of a range the last one is the cheapest
-    last[0] = True
+    last[0] = True  # it holds least, and may be the only one that fits
     return kept.at(last)
 
 

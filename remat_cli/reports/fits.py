@@ -216,7 +216,7 @@ def verdict(facts: FitsFacts) -> tuple[str, str, str]:
         return "yes", f"without recomputation it takes {takes} of {memory}", "bold green"
     if chosen.cost <= facts.base_cost and not chosen.regions:
         eager = format_bytes(facts.choices[0].total_bytes)
-        words = f"by a plan that recomputes nothing it takes {takes} of {memory}; without a plan {eager}"
+        words = f"by a plan at no extra cost it takes {takes} of {memory}; without a plan {eager}"
         return "yes", words, "bold green"
     over = percent_over(facts.over(chosen.cost))
     bound = (

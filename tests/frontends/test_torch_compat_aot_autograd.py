@@ -81,6 +81,22 @@ def test_the_gradient_of_dropout_is_two_products(dtype):
     assert torch.equal(aot_autograd.dropout_backward(gradient, mask, 1 / 0.85), kernel)
 
 
+def gradients(step, x, look):
+    """The gradient of ``x`` in eager mode, and as AOTAutograd captures the step; ``look`` is given its graphs."""
+
+    def compiler(graph_module, inputs):
+        look(graph_module.graph)
+        return aot_autograd.as_given(graph_module, inputs)
+
+    def backend(graph_module, inputs):
+        return aot_autograd.aot(graph_module, inputs, compiler=compiler, partition=aot_autograd.default_split)
+
+    for function in (step, torch.compile(step, backend=backend)):
+        x = x.detach().requires_grad_()
+        function(x).backward()
+        yield x.grad
+
+
 @pytest.mark.parametrize("mode", ["linear", "bilinear", "trilinear", "bicubic", "nearest", "nearest-exact"])
 def test_interpolation_is_one_operator_with_the_bits_of_eager_mode(fresh_compiler, mode):
     sizes = {"linear": 1, "trilinear": 3}.get(mode, 2)
@@ -89,21 +105,10 @@ def test_interpolation_is_one_operator_with_the_bits_of_eager_mode(fresh_compile
     def step(x):
         return torch.nn.functional.interpolate(x, scale_factor=1.7, mode=mode).square().sum()
 
-    def compiler(graph, inputs):
-        calls = [node for node in graph.graph.nodes if node.op == "call_function"]
-        found.extend(node.target for node in calls if "upsample" in str(node.target))
-        return aot_autograd.as_given(graph, inputs)
+    def look(graph):
+        found.extend(node for node in graph.nodes if node.op == "call_function" and "upsample" in str(node.target))
 
-    def backend(graph_module, inputs):
-        return aot_autograd.aot(graph_module, inputs, compiler=compiler, partition=aot_autograd.default_split)
-
-    x = torch.randn(2, 3, *[5] * sizes)
-    gradients = []
-    for function in (step, torch.compile(step, backend=backend)):
-        x = x.detach().requires_grad_()
-        function(x).backward()
-        gradients.append(x.grad)
-    assert torch.equal(*gradients)
+    assert torch.equal(*gradients(step, torch.randn(2, 3, *[5] * sizes), look))
     assert len(found) == 2  # forward and backward
     python = torch.ops.aten.upsample_bilinear2d.vec.py_kernels
     before = dict(python)
@@ -122,20 +127,10 @@ def test_a_dropout_that_drops_nothing_returns_its_input_as_in_eager_mode(fresh_c
         z.add_(1)  # both of them
         return (y * torch.nn.functional.dropout(z.sin(), **options)).sum()
 
-    def compiler(graph, inputs):
-        found.extend(graph.graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default))
-        return aot_autograd.as_given(graph, inputs)
+    def look(graph):
+        found.extend(graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default))
 
-    def backend(graph_module, inputs):
-        return aot_autograd.aot(graph_module, inputs, compiler=compiler, partition=aot_autograd.default_split)
-
-    x = torch.randn(4, 3)
-    gradients = []
-    for function in (step, torch.compile(step, backend=backend)):
-        x = x.detach().requires_grad_()
-        function(x).backward()
-        gradients.append(x.grad)
-    assert torch.equal(*gradients)
+    assert torch.equal(*gradients(step, torch.randn(4, 3), look))
     assert not found
 
 

@@ -95,7 +95,7 @@ def staged(rank):
     }
     found = {}
     for name, call in calls.items():
-        function = lambda: [ops.wait_tensor(tensor) for tensor in call()]  # noqa: B023, E731
+        function = lambda: [ops.wait_tensor(tensor) for tensor in call()]  # noqa: B023, E731 - it only runs before the next one is made
         results = function()
         read = x.nbytes * (2 if len(results) == 2 else 1)
         made = sum(tensor.nbytes for tensor in results)

@@ -62,7 +62,7 @@ def test_the_truncated_normal_distribution_reads_no_fake_numbers():
         assert trunc_normal(weight) is weight
     with fake_tensors.uninitialized_fakes():
         assert trunc_normal(torch.full((100,), 9.0), a=-1, b=1).abs().max() <= 1
-    with fake_tensors.silent_fakes(), fake_tensors.new_fake_mode(), pytest.raises(Exception) as raised:  # noqa: PT011
+    with fake_tensors.silent_fakes(), fake_tensors.new_fake_mode(), pytest.raises(Exception) as raised:  # noqa: PT011 - as above
         trunc_normal(torch.empty(3, 4))  # else it is not needed any more
     assert fake_tensors.needs_numbers(raised.value)
 

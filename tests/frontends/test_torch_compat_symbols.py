@@ -24,8 +24,8 @@ def test_dimensions_that_vary_are_symbols_with_conditions():
     numbers, guards, limits = symbols.conditions(seen["joint"])
     [(symbol, number)] = [(symbol, number) for symbol, number in numbers.items() if number == 5]
     assert number == 5
-    assert limits[symbol][0] >= 2 or any(guard.subs({symbol: 3}) == False for guard in guards)  # noqa: E712  # sympy's
-    assert all(guard.subs({symbol: 9}) == True for guard in guards)  # noqa: E712
+    assert limits[symbol][0] >= 2 or any(guard.subs({symbol: 3}) == False for guard in guards)  # noqa: E712 - sympy's
+    assert all(guard.subs({symbol: 9}) == True for guard in guards)  # noqa: E712 - as above
     sizes = {
         symbols.expression(t.meta["val"].numel())
         for t in seen["joint"].graph.nodes

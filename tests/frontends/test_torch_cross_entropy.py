@@ -9,10 +9,12 @@ from divided_models import graph_of, plan_in_parts
 from torch import nn
 
 import remat_cli as remat
+from remat_cli.frontends.torch.compat.operators import dispatch_mode
 from remat_cli.frontends.torch.document import read_step
 from remat_cli.frontends.torch.execute.cross_entropy import CROSS_ENTROPY, cross_entropy
 from remat_cli.frontends.torch.execute.in_parts import divided_node
 from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.measure.costs import GRADIENT_KERNELS, LOSS_KERNELS
 from remat_cli.graph.splitting import split
 
 aten = torch.ops.aten
@@ -51,6 +53,23 @@ def test_losses_weights_and_gradients_are_those_of_the_operators(shape, weighted
     for one, other in zip(found, wanted, strict=True):
         assert one.shape == other.shape
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * float(other.abs().max()))
+
+
+@pytest.mark.parametrize(("scale", "kernels"), [(None, LOSS_KERNELS), (torch.tensor(1.0), GRADIENT_KERNELS)])
+def test_as_many_kernels_run_as_costs_count(scale, kernels):
+    seen = []
+
+    class Watching(dispatch_mode()):
+        def __torch_dispatch__(self, operator, _types, args=(), kwargs=None):
+            if not operator.is_view:
+                seen.append(operator)
+            return operator(*args, **(kwargs or {}))
+
+    logits, targets = torch.randn(4, 5), torch.tensor([0, 1, 2, 3])
+    total = None if scale is None else torch.tensor(4.0)
+    with Watching():
+        cross_entropy(logits, targets, None, -100, scale, total)
+    assert len(seen) == kernels
 
 
 def test_rows_that_do_not_count_have_no_gradient_even_if_none_counts():

@@ -36,7 +36,7 @@ FACTS = FitsFacts(
 @pytest.mark.parametrize(
     ("changed", "answer", "why"),
     [
-        ({}, "yes", "by a plan that recomputes nothing it takes 84 GB of 85 GB; without a plan 87 GB"),
+        ({}, "yes", "by a plan at no extra cost it takes 84 GB of 85 GB; without a plan 87 GB"),
         ({"memory_bytes": 90 * GB}, "yes", "without recomputation it takes 87 GB of 90 GB"),
         (
             {"choices": (EAGER, replace(BEST, cost=103.0))},

@@ -1,8 +1,7 @@
 """A softmax, its cross entropy and their gradient for a part of the rows, in the memory of the logits.
 
-PyTorch's four operators have three tensors of that size in memory at once, and walk over them more often: what is
-computed between the logits and their gradient exists row by row alone. See *Online normalizer calculation for softmax*
-(Milakov, Gimelshein, 2018), and what ``torch.nn.functional.linear_cross_entropy`` computes for a chunk.
+PyTorch's four operators have three tensors of that size in memory at once. Here each step overwrites the last, as in
+``torch.nn.functional.linear_cross_entropy`` for a chunk of the rows.
 """
 
 from __future__ import annotations

@@ -121,13 +121,14 @@ def saving(
         cost_unit: Unit of both.
         seconds: How long it took to make the plan.
         host_bytes: Most bytes of host memory in use.
-        search_s: How much of the time was for the search, which is told where it was less than half; None for unknown.
+        search_s: How much of that was for the search; None for unknown. It is told if it is less than half: then the
+            wait is for the capture, and a plan in the cache does not shorten it.
     """
     before, after = format_bytes(before_bytes), format_bytes(plan_bytes)
     within = "" if budget_bytes is None else f" within {format_bytes(budget_bytes)}"
     planned = f"; planned in {format_duration(seconds)}"
     if search_s is not None and search_s < seconds / 2:
-        planned += f" ({format_duration(search_s)} of it for the search, the rest for capturing)"
+        planned += f" ({format_duration(search_s)} of it for the search)"
     if plan_bytes >= before_bytes:
         return f"peak {after}{within} without recomputation{planned}"
     if before.split()[1] == after.split()[1]:
