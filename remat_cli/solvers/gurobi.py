@@ -31,7 +31,7 @@ from remat_cli.solvers.base import (
 )
 from remat_cli.solvers.checked import failed, solve_around, stop_reason
 from remat_cli.solvers.worker import EmbeddedRun
-from remat_cli.tolerances import ABSOLUTE_GAP, FEASIBILITY
+from remat_cli.tolerances import ABSOLUTE_GAP, FEASIBILITY, GUROBI_LEAST
 
 _LICENCE_HINT = Worded(
     'set GRB_LICENSE_FILE to a valid licence, or choose another solver, such as solver="highs"',
@@ -73,7 +73,7 @@ class Gurobi(Solver):
 
     def __post_init__(self) -> None:
         """Check the options."""
-        if not FEASIBILITY <= self.tolerance <= 1e-2:
+        if not GUROBI_LEAST <= self.tolerance <= 1e-2:
             raise UsageError(f"gurobi{{tolerance}}: {self.tolerance} is not between 1e-9 and 1e-2")
 
     def availability(self) -> Availability:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import bruteforce
 import families
 import pytest
+from seeded import seeded
 
 from benchmarks.families import layered
 from remat_cli.control import Control
@@ -193,6 +195,46 @@ def test_leaving_derived_values_out_changes_no_optimum() -> None:
     assert compared > 300
     assert fewer > 90
     assert kept > 80
+
+
+def test_spans_consist_of_earlier_ones_and_hold_those_of_every_second_cut() -> None:
+    for blocks in range(12):
+        found = stage_cuts.spans(blocks)
+        known = {(k, k) for k in range(blocks)}
+        for span, parts in found.items():
+            assert known.issuperset(parts)
+            assert [k for first, last in parts for k in range(first, last + 1)] == [*range(span[0], span[1] + 1)]
+            known.add(span)
+        assert known >= {(2 * a, min(2 * b + 1, blocks - 1)) for a, b in stage_cuts.spans((blocks + 1) // 2)}
+        assert len(found) <= 2 * blocks
+
+
+@seeded(range(60), compared=40, stronger=15)
+def test_spans_lose_no_solution_and_more_cuts_never_lower_the_relaxation(seed: int) -> Iterator[str]:
+    rng = random.Random(seed)
+    graph = small_graph(rng, rng.randint(10, 18))
+    n, profile = len(graph.nodes), no_remat_profile(graph)
+    cuts = sorted(rng.sample(range(n), rng.randint(3, n)))
+    room = rng.randint(max(working_set(graph, t) for t in range(n)), max(profile))
+
+    def relaxed(some: list[int]) -> float:
+        stated = stage_cuts.build(graph, [(t, t) for t in some], room, Control(), seen=frozenset())
+        outcome = Highs().solve(Request(stated.model.relaxed(), Control(), threads=1))
+        return math.inf if outcome.objective is None else outcome.objective
+
+    inside = [(t, rng.randrange(t)) for t in cuts if t - 1 in cuts and rng.random() < 0.5]
+    spanned, spanned_relaxed = solved(graph, cuts, room, inside), relaxed(cuts)
+    assert spanned_relaxed >= relaxed(cuts[::2]) - 1e-9
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stage_cuts, "spans", lambda blocks: {})
+        plain, plain_relaxed = solved(graph, cuts, room, inside), relaxed(cuts)
+    assert (spanned is None) == (plain is None)
+    if spanned is not None and plain is not None:
+        assert spanned[0] == pytest.approx(plain[0])
+        yield "compared"
+    if math.isfinite(plain_relaxed):
+        assert spanned_relaxed >= plain_relaxed - 1e-9
+        yield from ["stronger"] * (spanned_relaxed > plain_relaxed + 1e-9)
 
 
 def test_derived_values_cost_next_to_nothing_and_come_from_one_value_that_is_no_larger() -> None:
