@@ -34,14 +34,23 @@ def pytest_ignore_collect(collection_path, config):
 
 
 LONG = {
-    "test_fits_ranks.py": ["predicted[grad-build]", "predicted[none-build]", "answer[keep-all]"],
-    "test_torch_blocks.py": ["[list-every-third-41]"],
-    "test_torch_fully_sharded.py": ["steps[bfloat16]", "steps[equal]"],
+    "test_fits.py": ["its_numbers[images]"],
+    "test_fits_ranks.py": ["predicted[grad-build]", "predicted[none-build", "predicted[full-build]", "answer[keep-all]"],
+    "test_torch_blocks.py": [
+        *("[list-every-third-41]", "captured[indexed-equal]", "captured[growing-equal]"),
+        *("model[sequential-equal-21]", "model[numbered-equal-20]", "model[shared-equal-20]"),
+    ],
+    "test_torch_distributed.py": ["one_plan[batch-fit(DDP)]", "one_plan[first call-fit(DDP)]"],
+    "test_torch_fitted_ranks.py": ["one_plan[both-4"],
+    "test_torch_fully_sharded.py": [
+        *("steps[bfloat16]", "steps[equal]", "steps[reduced in bfloat16]", "steps[kept]"),
+        "steps[more parameters than activations]",
+    ],
     "test_torch_inductor.py": ["of_the_plan[Dense", "of_the_plan[Experts", "of_the_plan[Weights"],
     "test_torch_sharded.py": ["together[both-4]", "of_a_rank[both-4-"],
     "test_torch_sizes.py": ["proven_one[1]", "proven_one[3]"],
 }
-"""By file, parts of the names of tests that took over 25 seconds, which only ``make test-long`` runs.
+"""By file, parts of the names of tests that took over 20 seconds, which only ``make test-long`` runs.
 
 The limit keeps all of CI within its 90 minutes; other parameters of the same tests stay in ``make test``.
 """
