@@ -33,8 +33,8 @@ FEASIBILITY = 1e-8
 """By how much HiGHS and Gurobi may violate a row, a bound or integrality by default (link 1).
 
 Their own 1e-6 is 16 kB of a budget of 16 GB, which would take a round of cuts each time. With 1e-9 HiGHS 1.16.0 cuts
-off optima: it calls 30.73% over no-remat the optimum of a model of `checkmate/ResNet50` with 19 cuts that has a solution
-of 27.66% without any violation. One of four seeds does so, and none of six with 1e-8, 1e-7 and 1e-6."""
+off optima: of a model of `checkmate/ResNet50` with 19 cuts it calls 30.73% over no-remat the optimum, where 27.66% is a
+solution without any violation. One of four seeds does so, and none of six with 1e-8, 1e-7 and 1e-6."""
 FEASIBILITY_LEAST, GUROBI_LEAST = 1e-10, 1e-9
 """The smallest values that HiGHS and Gurobi accept for it."""
 INTEGRAL_WITHIN = 1e-5

@@ -35,7 +35,12 @@ def pytest_ignore_collect(collection_path, config):
 
 LONG = {
     "test_fits.py": ["its_numbers[images]"],
-    "test_fits_ranks.py": ["predicted[grad-build]", "predicted[none-build", "predicted[full-build]", "answer[keep-all]"],
+    "test_fits_ranks.py": [
+        "predicted[grad-build]",
+        "predicted[none-build",
+        "predicted[full-build]",
+        "answer[keep-all]",
+    ],
     "test_torch_blocks.py": [
         *("[list-every-third-41]", "captured[indexed-equal]", "captured[growing-equal]"),
         *("model[sequential-equal-21]", "model[numbered-equal-20]", "model[shared-equal-20]"),

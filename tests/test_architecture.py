@@ -198,7 +198,9 @@ def test_every_tolerance_is_used() -> None:
 def test_the_chain_holds_together() -> None:
     """What is told in the module: each link leaves room for the one before it."""
     t = tolerances
-    assert t.FEASIBILITY_LEAST < t.GUROBI_LEAST < t.FEASIBILITY < t.START_VIOLATION < t.INTEGRAL_WITHIN < t.GROSS_VIOLATION
+    assert (
+        t.FEASIBILITY_LEAST < t.GUROBI_LEAST < t.FEASIBILITY < t.START_VIOLATION < t.INTEGRAL_WITHIN < t.GROSS_VIOLATION
+    )
     assert t.FEASIBILITY < t.CUTOFF_MARGIN < t.BOUND_MARGIN, "cut-offs spare the best schedule, and margins cover them"
     assert t.ABSOLUTE_GAP <= t.BOUND_MARGIN < t.NOTHING_LEFT
     assert t.ROUNDING < t.CHAIN_ROUNDING < t.SAME_COST
