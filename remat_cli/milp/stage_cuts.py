@@ -28,7 +28,7 @@ The memory of recomputation in a block and that of all other stages is ignored, 
 be made again in one block and its other half in the next one. So the rows are stated for runs of blocks as well,
 *spans*, as if the cuts inside a span were not there: Y[a,b,i] <= sum of R[k,i] for k in a..b, at most 1, stands for R
 in the rows of the span, S[a,v] for S[k,v], and S[b+1,v] for S[k+1,v]. No integral solution is lost (proof in
-``docs/mathematics.md``), and the relaxation with more cuts is no longer below the one with fewer.
+``docs/mathematics.md``), and the relaxation is no longer below that of an earlier model with fewer cuts.
 
 With one cut this is the choice that partitioners of training steps make, such as AOTAutograd's knapsack over the values
 that the forward pass saves. With all stages as cuts it is the retention model without in-stage rows.
@@ -38,6 +38,7 @@ import math
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from remat_cli.control import Control
 from remat_cli.graph.analysis import working_set
@@ -47,10 +48,6 @@ from remat_cli.mip import Builder, Floats, LinearModel, Row, linear
 
 _NEGLIGIBLE_COST = 1e-4
 """Share of C0 that a node costs at most whose value is derived. Untuned; in `resnet50` they cost .15% together."""
-
-_MANY = 17
-"""Cuts from which on a model has rows for spans. With fewer it is solved within seconds anyway, and they make it three
-times as large: `checkmate/ResNet50` at its least peak reaches 26.2% after 5.4 s of processor time instead of 9.3."""
 
 Span = tuple[int, int]
 """The first and the last of some consecutive blocks."""
@@ -220,6 +217,7 @@ def build(
     *,
     seen: AbstractSet[int] | None = None,
     derived: AbstractSet[int] = frozenset(),
+    rounds: Sequence[int] = (),
 ) -> CutModel:
     """State the model.
 
@@ -233,6 +231,8 @@ def build(
             its bound may be lower.
         derived: Derived values; their nodes cost nothing in the model, so its bound may be lower. With them it is
             smaller.
+        rounds: For every cut the round in which it was added, for rows for spans, which make the model several times
+            as large; empty for none.
 
     Raises:
         LimitReached, Interrupted: If the control stops meanwhile.
@@ -254,7 +254,7 @@ def build(
     pairs = ((k, v) for k in range(len(cuts)) for v in range(graph.first_value[stated.recomputable(k)]))
     places = [place for place in pairs if place not in stated.omitted]
     stated.kept.update(zip(places, builder.binaries([0.0] * len(places)), strict=True))
-    builder.rows.extend(control.watched(_rows(stated)))
+    builder.rows.extend(control.watched(_rows(stated, rounds)))
     return stated
 
 
@@ -268,7 +268,7 @@ def _omitted(stated: CutModel, derived: AbstractSet[int]) -> Iterator[tuple[int,
         yield from ((k, v) for v in left if v < graph.first_value[stated.recomputable(k)])
 
 
-def _rows(stated: CutModel) -> Iterator[Row]:
+def _rows(stated: CutModel, rounds: Sequence[int]) -> Iterator[Row]:
     for k in range(len(stated.cuts)):
         yield from _span(stated, (k, k))
     yield from _room(stated)
@@ -276,33 +276,40 @@ def _rows(stated: CutModel) -> Iterator[Row]:
         if stated.has_inside_rows(k):
             yield from _live_through(stated, k)
             yield from _inside(stated, k)
-    for span, halves in (spans(len(stated.cuts)) if len(stated.cuts) >= _MANY else {}).items():
-        yield from _joined(stated, span, halves)
+    for span, parts in spans(rounds).items():
+        yield from _joined(stated, span, parts)
         yield from _span(stated, span)
 
 
-def spans(blocks: int) -> dict[Span, tuple[Span, Span]]:
-    """The spans of 2, 4, 8, ... blocks, each begun in the middle of the one before, with their two halves.
+def spans(rounds: Sequence[int]) -> dict[Span, tuple[Span, ...]]:
+    """The blocks of the models of earlier rounds, and all pairs of neighbours among them, with the parts of each.
 
-    All spans are too many. These, at most two for each block, have a relaxation nearly as good: for 22 cuts of
-    `checkmate/ResNet50` 24.90% over no-remat instead of 25.17%, and 16.18% without spans.
+    So the relaxation is at least that of every earlier model.
+
+    Args:
+        rounds: For every cut the round in which it was added.
     """
-    found: dict[Span, tuple[Span, Span]] = {}
-    half = 1
-    while half < blocks:
-        for first in range(0, blocks - half, half):
-            middle, last = first + half, min(blocks, first + 2 * half) - 1
-            found[first, last] = (first, middle - 1), (middle, last)
-        half *= 2
+    found: dict[Span, tuple[Span, ...]] = {}
+    finer = [(k, k) for k in range(len(rounds))]
+    for last in sorted({*rounds}, reverse=True):
+        starts = [k for k, added in enumerate(rounds) if added <= last]
+        blocks = [(k, end - 1) for k, end in pairwise([*starts, len(rounds)])]
+        for span in blocks:
+            parts = tuple(part for part in finer if span[0] <= part[0] and part[1] <= span[1])
+            if len(parts) > 1:
+                found.setdefault(span, parts)
+        for first, second in pairwise(blocks):
+            found.setdefault((first[0], second[1]), (first, second))
+        finer = blocks
     return found
 
 
-def _joined(stated: CutModel, span: Span, halves: tuple[Span, Span]) -> Iterator[Row]:
-    """Columns of Y, and their rows: what is recomputed in a span is so in one of its halves."""
+def _joined(stated: CutModel, span: Span, parts: Sequence[Span]) -> Iterator[Row]:
+    """Columns of Y, and their rows: what is recomputed in a span is so in one of its parts."""
     for i in range(stated.recomputable(span[0])):
         if (span[0], stated.graph.first_value[i]) in stated.omitted:
             continue
-        of = [column for half in halves if (column := stated.again(half, i)) is not None]
+        of = [column for part in parts if (column := stated.again(part, i)) is not None]
         if of:
             (column,) = stated.builder.amounts([0.0])
             stated.builder.upper[column] = 1.0

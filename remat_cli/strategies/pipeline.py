@@ -306,7 +306,7 @@ _INSIDE_STAGE_CUTS = Stage(
     "stage-cuts-inside",
     _STAGE_CUTS,
     "looks into the stages that need the most memory alone",
-    when=SPARSE & nodes(most=MANY),
+    when=nodes(most=MANY),
     share=0.75,
     most_s=240.0,
     unlimited_s=30.0,

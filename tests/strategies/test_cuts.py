@@ -197,17 +197,29 @@ def test_leaving_derived_values_out_changes_no_optimum() -> None:
     assert kept > 80
 
 
-def test_spans_consist_of_earlier_ones_and_hold_those_of_every_second_cut() -> None:
-    for blocks in range(12):
-        found = stage_cuts.spans(blocks)
-        known = {(k, k) for k in range(blocks)}
-        for span, halves in found.items():
-            assert known.issuperset(halves)
-            assert [k for first, last in halves for k in range(first, last + 1)] == [*range(span[0], span[1] + 1)]
+def test_spans_are_the_blocks_of_earlier_rounds_and_pairs_of_neighbours() -> None:
+    assert stage_cuts.spans([]) == stage_cuts.spans([0]) == {}
+    assert stage_cuts.spans([0, 1, 1, 0]) == {
+        (0, 1): ((0, 0), (1, 1)),
+        (1, 2): ((1, 1), (2, 2)),
+        (2, 3): ((2, 2), (3, 3)),
+        (0, 2): ((0, 0), (1, 1), (2, 2)),
+        (0, 3): ((0, 2), (3, 3)),
+    }
+    rng = random.Random(3)
+    for _ in range(100):
+        rounds = [rng.randrange(5) for _ in range(rng.randint(1, 20))]
+        known = {(k, k) for k in range(len(rounds))}
+        for span, parts in stage_cuts.spans(rounds).items():
+            assert known.issuperset(parts), "they are stated before"
+            assert [k for first, last in parts for k in range(first, last + 1)] == [*range(span[0], span[1] + 1)]
             known.add(span)
-        doubled = {(2 * a, min(2 * b + 1, blocks - 1)) for a, b in stage_cuts.spans((blocks + 1) // 2)}
-        assert known >= doubled
-        assert len(found) <= 2 * blocks
+        for some in range(5):  # the model of an earlier round, and its own spans
+            starts = [k for k, added in enumerate(rounds) if added <= some]
+            ends = [k - 1 for k in (*starts[1:], len(rounds))]
+            earlier = stage_cuts.spans([rounds[k] for k in starts])
+            blocks = [*((k, k) for k in range(len(starts))), *earlier]
+            assert known >= {(starts[first], ends[last]) for first, last in blocks}
 
 
 @seeded(range(60), compared=40, stronger=15)
@@ -218,17 +230,23 @@ def test_spans_lose_no_solution_and_more_cuts_never_lower_the_relaxation(seed: i
     cuts = sorted(rng.sample(range(n), rng.randint(3, n)))
     room = rng.randint(max(working_set(graph, t) for t in range(n)), max(profile))
 
-    def relaxed(some: list[int]) -> float:
-        stated = stage_cuts.build(graph, [(t, t) for t in some], room, Control(), seen=frozenset())
+    added = {t: rng.randrange(4) for t in cuts}
+
+    def relaxed(some: list[int], rounds: list[int]) -> float:
+        every = [(t, t) for t in some]
+        stated = stage_cuts.build(graph, every, room, Control(), seen=frozenset(), rounds=rounds)
         outcome = Highs().solve(Request(stated.model.relaxed(), Control(), threads=1))
         return math.inf if outcome.objective is None else outcome.objective
 
     inside = [(t, rng.randrange(t)) for t in cuts if t - 1 in cuts and rng.random() < 0.5]
-    plain, plain_relaxed = solved(graph, cuts, room, inside), relaxed(cuts)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(stage_cuts, "_MANY", 2)
-        spanned, spanned_relaxed = solved(graph, cuts, room, inside), relaxed(cuts)
-        assert spanned_relaxed >= relaxed(cuts[::2]) - 1e-9
+    rounds = [added[t] for t, _ in sorted([*((t, t) for t in cuts), *inside])]
+    plain, plain_relaxed = solved(graph, cuts, room, inside), relaxed(cuts, [])
+    spanned = solved(graph, cuts, room, inside, rounds=rounds)
+    spanned_relaxed = relaxed(cuts, [added[t] for t in cuts])
+    for some in range(3):
+        earlier = [t for t in cuts if added[t] <= some]
+        if earlier:
+            assert spanned_relaxed >= relaxed(earlier, [added[t] for t in earlier]) - 1e-9
     assert (spanned is None) == (plain is None)
     if spanned is not None and plain is not None:
         assert spanned[0] == pytest.approx(plain[0])

@@ -34,6 +34,11 @@ _LONG_S, _PLACES, _APART = 2.0, 3, 4
 """Where memory is tight, on a large graph and after a solve of so many seconds, a schedule is corrected in so many
 places at once, so many stages apart or more. On `segnet` at 1.1 times its least peak, three places have a bound of 38%
 in 6 s, and one 36%; `resnet50` has its 15% in 2 s instead of 3 (single runs, not kept)."""
+_RAISED = 1.03
+"""By what factor rows for spans must raise the relaxation, after a solve of :data:`_LONG_S`. They make a model several
+times as large. `checkmate/ResNet50` at its least peak (factor 1.5) has the bound 28.4% with them after 42 s, and 27.6%
+without; `moccasin/G2` at 80% (1.04) 5.94% after 6 s instead of 5.68% after 60 s; `inception-v3` at 1.1 times its least
+peak (1.02) 8.48% after 60 s instead of 8.66%. Seconds are of the processor, in single runs that are not kept."""
 _LOOSE_GAP, _LOOSE_SHARE = 0.1, 0.5
 """Gap of a solve after one that took longer, while its schedule shows something new: most, and as a share of the gap
 that is open."""
@@ -67,6 +72,8 @@ class StageCuts(Engine):
         seen: Nodes whose recomputation the model sees inside a stage: on a small graph all, on others those that a
             schedule recomputed in a step over the budget, and those next to them.
         took_s: Seconds that the last solve took.
+        added: The round in which each cut was added.
+        spanned: Whether models have rows for spans.
         exact: Whether the next solve goes on to the optimum even if it takes long.
         derived: Values that a model may leave out (see ``milp/stage_cuts``); none on a small graph, and none once a
             model without them has nothing more to show.
@@ -81,6 +88,8 @@ class StageCuts(Engine):
     tight: bool = False
     seen: set[int] = field(default_factory=set)
     took_s: float = 0.0
+    added: dict[stage_cuts.Cut, int] = field(default_factory=dict)
+    spanned: bool = False
     exact: bool = False
     derived: frozenset[int] = frozenset()
 
@@ -187,6 +196,28 @@ class StageCuts(Engine):
         """Number of variables."""
         return sum(t + self.incumbent.graph.first_value[t] for t, _ in self.cuts)
 
+    def _stated(self, control: Control, derived: frozenset[int]) -> stage_cuts.CutModel:
+        """The model of the cuts; with rows for spans if the last solve was long and these raise the relaxation."""
+        last = max(self.added.values(), default=-1) + 1
+        for cut in self.cuts:
+            self.added.setdefault(cut, last)
+
+        def build(rounds: Sequence[int] = ()) -> stage_cuts.CutModel:
+            graph, clock = self.incumbent.graph, self.incumbent.context.control
+            return stage_cuts.build(graph, self.cuts, self.room, clock, seen=self.seen, derived=derived, rounds=rounds)
+
+        def relaxed(stated: stage_cuts.CutModel) -> float:
+            context = self.incumbent.context
+            outcome = context.solver.solve(context.request(stated.model.relaxed(), control, gap=CUTS_GAP))
+            return math.inf if outcome.objective is None else outcome.objective
+
+        plain = build() if self.seen or not self.spanned else None
+        if plain is not None and (self.seen or self.took_s < _LONG_S):
+            return plain
+        spanned = build([self.added[cut] for cut in self.cuts])
+        self.spanned = plain is None or relaxed(spanned) > _RAISED * relaxed(plain)
+        return spanned if plain is None or self.spanned else plain
+
     def _gap_is_wide(self) -> bool:
         """Whether what the bound loses without derived values does not matter yet."""
         graph = self.incumbent.graph
@@ -202,7 +233,7 @@ class StageCuts(Engine):
         self, control: Control, gap: float, derived: frozenset[int], *, bounding: bool
     ) -> tuple[int, ...] | None:
         graph, context = self.incumbent.graph, self.incumbent.context
-        stated = stage_cuts.build(graph, self.cuts, self.room, context.control, seen=self.seen, derived=derived)
+        stated = self._stated(control, derived)
         outcome = context.solver.solve(context.request(stated.model, control, gap=gap))
         self.took_s = outcome.wall_s
         if bounding and outcome.termination is Termination.INFEASIBLE:
