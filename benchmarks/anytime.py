@@ -7,7 +7,9 @@ given with `--graphs` (`moccasin/G2.json` to `G4.json`). The captured step is th
 needs PyTorch.
 """
 
+import math
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -46,11 +48,13 @@ TABLES = (
             *(Column(f"at{limit}", f"{limit} s", "number") for limit in LIMITS_S),
             *columns("number", bound="proven bound", opener="best opener"),
             Column("opener_name", "by"),
+            Column("worse", "a longer limit worse by, %", "number"),
             Column("late_s", "most seconds over a limit", "number"),
         ),
         "Overhead in percent over the cost without recomputation, of `remat solve` with each time limit; one run each,"
         " one thread, seed 0, at most two rows at a time, one on each core. The bound is that of the longest limit."
-        " Empty: no plan.",
+        " Empty: no plan. *A longer limit worse by*: by how much its plan costs more than that of a shorter one, at"
+        " most, 100 if it has none; up to the requested gap, .01%, plans count as equal.",
         named_by=("graph", "budget", "cache"),
     ),
     Table(
@@ -108,8 +112,24 @@ def _rows(name: str, spec: str, percent: int, limits: tuple[int, ...], warm: str
             values[f"at{limit}"] = solved.get("overhead")
             values["late_s"] = max(values["late_s"], round(solved.get("wall_s", 0.0) - limit, 2))
             values |= {key: solved[key] for key in ("nodes", "bound") if key in solved}
+        values["worse"] = worse_by([values[f"at{limit}"] for limit in limits])
         rows.append(TABLES[0].row(values, {}))
     return [*rows, *openers]
+
+
+def worse_by(overheads: Sequence[float | None]) -> float:
+    """The most by which a plan costs more than an earlier one, in percent; 100 where there is none any more.
+
+    Args:
+        overheads: Percent over the cost without recomputation, or None for no plan, by growing time limits.
+    """
+    most, least = 0.0, math.inf
+    for percent in overheads:
+        cost = math.inf if percent is None else 1 + percent / 100
+        if not math.isinf(least):
+            most = max(most, min(100.0, 100 * (cost / least - 1)))
+        least = min(least, cost)
+    return round(most, 5)
 
 
 def _opener(case: Row, spec: str, strategy: str) -> Row:

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import frame, measure
 from benchmarks.__main__ import apart, main
+from benchmarks.anytime import worse_by
 from benchmarks.inputs import case, plan_of
 from benchmarks.machine import Load
 from benchmarks.page import own_page, page, written
@@ -212,3 +213,9 @@ def test_plans_to_measure_with_are_valid_and_recompute(family, n):
     assert report.replay.cost == math.fsum(graph.nodes[k].cost for k in computes)
     assert len(computes) > n or n == 2
     assert case(family, n) == (graph, computes)
+
+
+def test_by_how_much_a_longer_limit_is_worse_than_a_shorter_one():
+    assert worse_by([None, 2.0, 1.0, 1.0]) == 0
+    assert worse_by([None, 0.0, 3.0, 1.0]) == 3
+    assert worse_by([1.0, None]) == 100
