@@ -201,6 +201,7 @@ def test_the_chain_holds_together() -> None:
     assert (
         t.FEASIBILITY_LEAST < t.GUROBI_LEAST < t.FEASIBILITY < t.START_VIOLATION < t.INTEGRAL_WITHIN < t.GROSS_VIOLATION
     )
+    assert t.FEASIBILITY > 1e-9, "HiGHS computes with an epsilon of its own of 1e-9"
     assert t.FEASIBILITY < t.CUTOFF_MARGIN < t.BOUND_MARGIN, "cut-offs spare the best schedule, and margins cover them"
     assert t.ABSOLUTE_GAP <= t.BOUND_MARGIN < t.NOTHING_LEFT
     assert t.ROUNDING < t.CHAIN_ROUNDING < t.SAME_COST

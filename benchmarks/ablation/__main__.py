@@ -121,7 +121,7 @@ def longest(stage: str, rows: Iterable[Row]) -> list[str]:
 def _run(row: Row) -> Row:
     """The result of a run, or why it failed."""
     spec, budget, limit_s = CASES[row["case"]]
-    asked: Row = {"spec": spec, "budget": budget, "limit_s": limit_s, "seed": row["seed"]}
+    asked: Row = {"spec": spec, "budget": budget, "time_limit_s": limit_s, "seed": row["seed"]}
     part, _, how = row["change"].rpartition(" ")
     compiling_s, variables = 0.0, dict[str, str]()
     with tempfile.TemporaryDirectory(prefix="remat-ablation-") as folder:

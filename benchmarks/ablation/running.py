@@ -15,7 +15,7 @@ from benchmarks.solving import graph_of, warmed
 def measured(
     spec: str,
     budget: str,
-    limit_s: float,
+    time_limit_s: float,
     seed: int = 0,
     without: Sequence[str] = (),
     scaled: Sequence[str] = (),
@@ -29,7 +29,7 @@ def measured(
         spec: The graph, as :func:`benchmarks.solving.graph_of` names it; or one of the zoo whose costs are times on an
             A100, an ``@``, and the bandwidth of a host in GB/s.
         budget: As ``remat solve --budget`` takes it.
-        limit_s: The time limit, in seconds of processor time.
+        time_limit_s: The time limit, in seconds of processor time.
         seed: The random seed.
         without: Names of stages to leave out.
         scaled: Beginnings of the names of constants that are scaled, see :func:`scale`.
@@ -58,7 +58,7 @@ def measured(
 
     def note(new: float) -> None:
         nonlocal area, since_s, gap
-        at_s = min(time.monotonic() - began_s, limit_s)
+        at_s = min(time.monotonic() - began_s, time_limit_s)
         area, since_s, gap = area + gap * (at_s - since_s), at_s, min(gap, new)
 
     def listen(progress: Progress) -> None:
@@ -67,7 +67,7 @@ def measured(
 
     overhead = bound = None
     try:
-        options = SolveOptions(time_limit_s=limit_s, threads=1, host=host, seed=seed)
+        options = SolveOptions(time_limit_s=time_limit_s, threads=1, host=host, seed=seed)
         claim = solve(graph, budget, options, listener=listen).plan.claim
         note(claim.gap)
         overhead, bound = (round(100 * (cost / graph.total_cost - 1), 5) for cost in (claim.cost, claim.lower_bound))
@@ -77,7 +77,7 @@ def measured(
         "nodes": len(graph.nodes),
         "overhead": overhead,
         "bound": bound,
-        "integral": round(100 * (area + gap * (limit_s - since_s)) / limit_s, 4),
+        "integral": round(100 * (area + gap * (time_limit_s - since_s)) / time_limit_s, 4),
         "took_s": round(time.monotonic() - began_s, 2),
         "stages": [_stage(record) for record in records],
     }

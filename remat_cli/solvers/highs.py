@@ -60,7 +60,10 @@ class Highs(Solver):
         default="choose", metadata={"choices": ("choose", "on", "off"), "help": "whether to presolve"}
     )
     tolerance: float = field(
-        default=FEASIBILITY, metadata={"help": "largest violation of a row or of integrality, 1e-10 to 1e-3"}
+        default=FEASIBILITY,
+        metadata={
+            "help": "largest violation of a row or of integrality, 1e-10 to 1e-3; with 1e-9 HiGHS proved wrong optima"
+        },
     )
 
     def __post_init__(self) -> None:

@@ -55,6 +55,13 @@ def test_a_solve_says_what_stages_did_and_leaves_some_out() -> None:
     assert "chain-first" not in done.stdout
 
 
+def test_a_case_is_run_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ablation, "CASES", {"tiny": ("linear{n=6}", "60%", 2.0)})
+    row = ablation._run({"change": "without chain-first", "case": "tiny", "seed": 0})
+    assert row["nodes"] == 13
+    assert "chain-first" not in {name for name, *_ in row["stages"]}
+
+
 def test_a_change_is_compared_on_the_cases_where_it_matters_with_their_noise() -> None:
     def run(change: str, case: str, seed: int, integral: float, *stage: object) -> ablation.Row:
         return {"change": change, "case": case, "seed": seed, "integral": integral, "stages": [list(stage)]}
