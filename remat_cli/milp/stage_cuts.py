@@ -69,7 +69,8 @@ class CutModel:
         memory: The form of sizes in the rows.
         seen: Nodes whose recomputation is seen inside a stage.
         kept: Column of S, by (k, value).
-        recomputed: Column of R, by (k, node); nodes that may run only once have none, nor has one of a value without S.
+        recomputed: Column of R, by (k, node); nodes that may run only once have none, nor have those of
+            derived values without S.
         recomputed_in: Column of Y, by (span, node), for spans of several blocks.
         live_through: Column of P, by (k, value), for blocks in one stage; None where it is 1.
         omitted: The (k, value) that have no S, because the value is derived.
@@ -122,7 +123,7 @@ class CutModel:
     def sources(self, span: Span, v: int) -> list[tuple[float, int]] | None:
         """Terms of which one must be 1 for v to be resident in a span; None if v is made after the cut before it.
 
-        A derived value without S is there if the value is that it is made of.
+        A derived value without S is there if the value that it is made of is.
         """
         while (span[0], v) in self.omitted:
             (v,) = self.graph.nodes[self.graph.producer[v]].inputs
