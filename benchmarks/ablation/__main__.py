@@ -59,7 +59,9 @@ PARTS = {
 SEEDS, _MOST_CASES = 3, 4
 _COMPILING_S = 600.0
 RESULTS = ROOT / "benchmarks" / "ablation" / "results"
-AS_IT_IS = "as it is"
+AS_IT_IS, AS_IT_WAS = "as it is", "as it was"
+"""The change of runs without one; the second name is that of runs of an earlier state, with which the rows that name it
+as ``against`` are compared."""
 _FACTORS = {"halved": 0.5, "doubled": 2.0}
 Row = dict[str, Any]
 
@@ -163,7 +165,7 @@ def page(rows: Sequence[Row], note: str = "") -> str:
         "| change | cases | gap | noise | change | beyond the noise |",
         "| --- | ---: | ---: | ---: | ---: | --- |",
     ]
-    named = [change for change in dict.fromkeys(row["change"] for row in runs) if change != AS_IT_IS]
+    named = [change for change in dict.fromkeys(row["change"] for row in runs) if change not in {AS_IT_IS, AS_IT_WAS}]
     compared = [(change, *compare(change, runs)) for change in named]
     for change, cases, before, noise, difference in sorted(compared, key=lambda one: -abs(one[4])):
         verdict = "no" if abs(difference) <= noise else "worse" if difference > 0 else "better"
@@ -171,7 +173,7 @@ def page(rows: Sequence[Row], note: str = "") -> str:
             lines.append(f"| {change} | {cases} | {before:.3f} | {noise:.3f} | {difference:+.3f} | {verdict} |")
     failures = dict.fromkeys((row["change"], row["problem"]) for row in rows if "problem" in row)
     lines += [f"| {change} | | | | | failed: {problem.replace('|', '/')} |" for change, problem in failures]
-    for change in (AS_IT_IS, *(change for change in named if change.startswith("before"))):
+    for change in (AS_IT_IS, AS_IT_WAS):
         lines += _stages(change, [row for row in runs if row["change"] == change])
     return "\n".join(lines) + "\n"
 
@@ -193,14 +195,16 @@ def _stages(change: str, runs: Iterable[Row]) -> list[str]:
 
 def compare(change: str, runs: Iterable[Row]) -> tuple[int, float, float, float]:
     """Number of cases of a change, the mean gap without it on them, its band over the seeds, and the difference."""
+    runs = [*runs]
+    basis = next((row["against"] for row in runs if row["change"] == change and "against" in row), AS_IT_IS)
     gaps: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in runs:
         gaps[row["change"], row["case"]].append(row["integral"])
-    cases = [case for of, case in gaps if of == change and (AS_IT_IS, case) in gaps]
+    cases = [case for of, case in gaps if of == change and (basis, case) in gaps]
     if not cases:
         return 0, 0.0, 0.0, 0.0
-    seeds = range(min(len(gaps[AS_IT_IS, case]) for case in cases))
-    means = [_mean(gaps[AS_IT_IS, case][seed] for case in cases) for seed in seeds]
+    seeds = range(min(len(gaps[basis, case]) for case in cases))
+    means = [_mean(gaps[basis, case][seed] for case in cases) for seed in seeds]
     before = _mean(means)
     changed = _mean(_mean(gaps[change, case]) for case in cases)
     return len(cases), before, max(means) - min(means), changed - before
