@@ -77,11 +77,13 @@ def test_a_change_is_compared_on_the_cases_where_it_matters_with_their_noise() -
     cases, before, noise, difference = ablation.compare("without prices", [*base, changed])
     assert (cases, round(before, 6), round(noise, 6), round(difference, 6)) == (1, 10.166667, 0.4, 1.833333)
     crash = {"change": "kernels halved", "case": "unet", "seed": 0, "problem": "killed"}
-    text = ablation.page([*base, changed, crash, run("before", "bert", 0, 1.0, "rotor", 3.0, False, False)])
+    text = ablation.page([*base, changed, crash, run("as it was", "bert", 0, 3.0, "rotor", 3.0, False, False)])
     assert "| without prices | 1 | 10.167 | 0.400 | +1.833 | worse |" in text
     assert "| kernels halved | | | | | failed: killed |" in text
     assert "| prices | 3 | 6.0 | 3 | 0 |" in text
     assert text.endswith("| rotor | 1 | 3.0 | 0 | 0 |\n")
+    earlier = [run("as it was", "bert", 0, 3.0), run("steering halved", "bert", 0, 5.0) | {"against": "as it was"}]
+    assert ablation.compare("steering halved", [*base, *earlier])[3] == 2, "and not with what it is now"
 
 
 def test_every_part_has_constants_and_known_cases() -> None:
