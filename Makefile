@@ -100,7 +100,7 @@ build/keras2/.ready: pyproject.toml constraints-keras2.txt tests/keras2_frontend
 test-core: setup lint
 	$(BIN)/python -m pytest -n 2 -m 'not system'
 
-# The 27 long tests that `make test` and CI leave out: LONG in tests/conftest.py.
+# The 28 long tests that `make test` and CI leave out: LONG in tests/conftest.py.
 test-long: setup system
 	$(BIN)/python -m pytest -n 2 --long
 

@@ -41,6 +41,7 @@ LONG = {
         "predicted[full-build]",
         "answer[keep-all]",
     ],
+    "test_limits.py": ["a_longer_limit"],
     "test_torch_blocks.py": [
         *("[list-every-third-41]", "captured[indexed-equal]", "captured[growing-equal]"),
         *("model[sequential-equal-21]", "model[numbered-equal-20]", "model[shared-equal-20]"),

@@ -12,7 +12,7 @@ from itertools import combinations
 from benchmarks.machine import ROOT
 from remat_cli.tolerances import GAP
 
-_LIMITS_S = (0.5, 1.0, 2.0)
+_LIMITS_S = (1.0, 2.0, 4.0)
 _CODE = """
 import json, sys
 from benchmarks.ablation.running import measured
@@ -22,7 +22,7 @@ for spec, budget in json.load(sys.stdin):
 
 
 def test_a_longer_limit_gives_no_worse_plan_than_a_shorter_one_beyond_the_gap() -> None:
-    """The limits are processor time, so that a busy machine changes nothing."""
+    """The limits are processor time, so that other programs change little."""
     rng = random.Random(5)
     cases = [
         (f"{rng.choice(('layered', 'wild', 'residual'))}-{rng.randint(40, 250)}", f"{rng.randint(60, 95)}%")
