@@ -173,8 +173,9 @@ def page(rows: Sequence[Row], note: str = "") -> str:
             lines.append(f"| {change} | {cases} | {before:.3f} | {noise:.3f} | {difference:+.3f} | {verdict} |")
     failures = dict.fromkeys((row["change"], row["problem"]) for row in rows if "problem" in row)
     lines += [f"| {change} | | | | | failed: {problem.replace('|', '/')} |" for change, problem in failures]
-    for change in (change for change in (AS_IT_IS, AS_IT_WAS) if any(row["change"] == change for row in runs)):
-        lines += _stages(change, [row for row in runs if row["change"] == change])
+    for change in (AS_IT_IS, AS_IT_WAS, *(change for change in named if change.startswith("before"))):
+        shown = [row for row in runs if row["change"] == change]
+        lines += _stages(change, shown) if shown else []
     return "\n".join(lines) + "\n"
 
 

@@ -62,7 +62,7 @@ class Highs(Solver):
     tolerance: float = field(
         default=FEASIBILITY,
         metadata={
-            "help": "largest violation of a row or of integrality, 1e-10 to 1e-3; with 1e-9 HiGHS proved wrong optima"
+            "help": "largest violation of a row or of integrality, 1e-10 to 1e-3; below 1e-8 it may cut off optima"
         },
     )
 
