@@ -26,7 +26,7 @@ from remat_cli.control import Control
 from remat_cli.graph.arrays import READONLY
 from remat_cli.mip import Bools, Floats, Ints
 
-Group = Literal["flow", "pricing", "annealing", "ordering", "segments", "copying", "overlapping", "repeated"]
+Group = Literal["flow", "pricing", "annealing", "ordering", "segments", "copying", "overlapping", "repeated", "reaching"]
 """A group: the entries of one module of this package, which are compiled together."""
 
 
@@ -55,6 +55,7 @@ _MODULES: dict[Group, str] = {
     "copying": "remat_cli.kernels.copying",
     "overlapping": "remat_cli.kernels.overlapping",
     "repeated": "remat_cli.kernels.repeated",
+    "reaching": "remat_cli.kernels.reaching",
 }
 _POLL_S = 0.05
 _OPTIONS = {"_nrt": False}

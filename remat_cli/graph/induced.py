@@ -1,0 +1,36 @@
+"""The graph of some nodes of a graph, with free sources for what they read of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from remat_cli.graph.model import Graph, Node
+
+
+def induced(graph: Graph, nodes: Iterable[int]) -> Graph:
+    """The graph of ``nodes``; every value that they read of another node comes from a source that costs nothing.
+
+    Whatever fits a budget in ``graph`` fits it here: of a schedule, keep the computations of ``nodes``, and put the
+    sources that one of them reads right before it. What is in memory at either was there, in ``graph``, while that node
+    ran. First computations stay in document order, because each source stands before its first reader. So what no
+    schedule of this graph reaches, none of ``graph`` does.
+
+    Args:
+        graph: The graph; without fixed memory here.
+        nodes: Some of its nodes.
+    """
+    place: dict[int, int] = {}
+    made: list[Node] = []
+    own: set[int] = set()
+    for i in sorted(nodes):
+        node = graph.nodes[i]
+        for v in node.inputs:
+            if v not in place:
+                place[v] = len(place)
+                made.append(Node(f"{graph.value_name(v)} of another", 0.0, (), (graph.size[v],)))
+        made.append(replace(node, inputs=tuple(place[v] for v in node.inputs)))
+        for v in graph.values_of(i):
+            place[v] = len(place)
+            own.add(v)
+    return Graph(graph.name, tuple(made), tuple(sorted(place[v] for v in graph.outputs if v in own)))

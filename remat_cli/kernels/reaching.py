@@ -1,0 +1,213 @@
+"""Which sets of values can be in memory at the first computation of each node, compiled by numba.
+
+Sets are bit sets of the values that count, the largest first. A smaller set does nothing that a larger one does not, so
+only sets that no other contains are wanted; of these it looks for some containing sets, not for all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from remat_cli.kernels.compiling import Record, Square, entry, inner
+from remat_cli.mip import Bools, Ints
+
+_SCAN = 2_000
+"""How many of the first and of the last sets are tried whether they contain a new one."""
+_SPREAD = 0x9E3779B97F4A7C15 >> 1
+"""Multiplier of the hash: an odd number of 63 bits without a pattern (Knuth, volume 3, 6.4)."""
+_NO_LIMIT = 2**62
+FULL = 1
+"""The result of :func:`expand` if the space for sets is used up."""
+
+
+class Nodes(NamedTuple):
+    """The nodes of a graph.
+
+    Attributes:
+        reads: int64[n], the values that count among those that a node reads.
+        makes: int64[n], and among those that it makes.
+        working: int64[n], bytes of its working set, of all values.
+        again: bool[n], whether computing it again makes anything that counts.
+        sizes: int64[values], bytes of the values that count, descending.
+    """
+
+    reads: Ints
+    makes: Ints
+    working: Ints
+    again: Bools
+    sizes: Ints
+
+
+class Layer(Record):
+    """The sets before the first computation of one node.
+
+    Attributes:
+        useful: The values that are read from then on, as a set.
+        sets: Number of sets.
+        done: Number of them whose successors are known.
+        following: Number of sets after that computation.
+    """
+
+    useful: int
+    sets: int
+    done: int
+    following: int
+
+
+@inner
+def _added(sets: Any, count: int, table: Any, new: int, scan: int) -> int:
+    """The number of sets once ``new`` is among them, unless one of them is or contains it; -1 if there is no space."""
+    mask = len(table) - 1
+    at = ((new * _SPREAD) >> 20) & mask
+    while table[at]:
+        if sets[table[at] - 1] == new:
+            return count
+        at = (at + 1) & mask
+    for k in range(min(count, scan)):
+        if new & ~sets[k] == 0:
+            return count
+    for k in range(max(scan, count - scan), count):
+        if new & ~sets[k] == 0:
+            return count
+    if count == len(sets):
+        return -1
+    sets[count] = new
+    table[at] = count + 1
+    return count + 1
+
+
+@inner
+def _successors(
+    sizes: Any, need: int, other: int, room: int, space: Any, useful: int, sets: Any, count: int, table: Any, scan: int
+) -> int:
+    """Add ``need`` with each set of ``other`` that fits into ``room`` bytes and to which nothing of ``other`` can come.
+
+    Args:
+        sizes: Bytes by bit.
+        need: What must be in memory.
+        other: What may be in memory beside it.
+        room: Bytes for that.
+        space: int64[7, 65], scratch space.
+        useful: Of the new sets only these values are of interest.
+        sets: The sets.
+        count: Their number.
+        table: Their hash table.
+        scan: See :data:`_SCAN`.
+
+    Returns:
+        The new number of sets; -1 if there is no space.
+    """
+    bit, size, rest, beyond, chosen, left, least = space
+    items = 0
+    for k in range(len(sizes)):
+        if other >> k & 1:
+            bit[items], size[items] = 1 << k, sizes[k]
+            items += 1
+    rest[items] = beyond[items] = 0
+    for k in range(items - 1, -1, -1):
+        rest[k], beyond[k] = rest[k + 1] | bit[k], beyond[k + 1] + size[k]
+    # depth d decides on item d: first with it, then without; ``least`` is the smallest item left out so far.
+    depth, turn = 0, 0
+    chosen[0], left[0], least[0] = 0, room, _NO_LIMIT
+    while depth >= 0:
+        if turn == 0 and beyond[depth] <= left[depth]:
+            if left[depth] - beyond[depth] < least[depth]:
+                count = _added(sets, count, table, (need | chosen[depth] | rest[depth]) & useful, scan)
+                if count < 0:
+                    return -1
+        elif turn == 0 and size[depth] <= left[depth]:
+            chosen[depth + 1] = chosen[depth] | bit[depth]
+            left[depth + 1] = left[depth] - size[depth]
+            least[depth + 1] = least[depth]
+            depth += 1
+            continue
+        elif turn < 2:
+            lost = min(least[depth], size[depth])
+            if left[depth] - beyond[depth + 1] < lost:
+                chosen[depth + 1], left[depth + 1], least[depth + 1] = chosen[depth], left[depth], lost
+                depth += 1
+                turn = 0
+                continue
+        # back to the last item that was taken, and on without it
+        turn = 0
+        while depth > 0 and turn == 0:
+            depth -= 1
+            if left[depth + 1] != left[depth]:
+                turn = 1
+        if turn == 0:
+            break
+    return count
+
+
+@entry
+def expand(
+    of: Nodes,
+    t: int,
+    room: int,
+    layer: Layer,
+    space: Square,
+    sets: Ints,
+    table: Ints,
+    following: Ints,
+    next_table: Ints,
+    most: int,
+) -> int:
+    """Find the successors of at most ``most`` sets: recomputations stay before node t, its first computation does not.
+
+    Args:
+        of: The nodes.
+        t: The node that runs for the first time next.
+        room: Bytes of memory.
+        layer: How far this got; is changed.
+        space: int64[7, 65], scratch space.
+        sets: int64[space], the sets before t.
+        table: Their hash table, of zeros at first; its length is a power of two.
+        following: int64[space], the sets after t.
+        next_table: Their hash table.
+        most: Most sets to look at.
+
+    Returns:
+        0, or :data:`FULL`.
+    """
+    for _ in range(most):
+        if layer.done == layer.sets:
+            break
+        present = sets[layer.done]
+        layer.done += 1
+        for i in range(t + 1):
+            if of.reads[i] & ~present or (i < t and (not of.again[i] or of.makes[i] & layer.useful & ~present == 0)):
+                continue
+            need = of.reads[i] | of.makes[i]
+            beside = room - of.working[i]
+            if beside < 0:
+                continue
+            if i < t:
+                count = _successors(
+                    of.sizes, need, present & ~need, beside, space, layer.useful, sets, layer.sets, table, _SCAN
+                )
+                if count < 0:
+                    return FULL
+                layer.sets = count
+            else:
+                count = _successors(
+                    of.sizes, need, present & ~need, beside, space, -1, following, layer.following, next_table, 0
+                )
+                if count < 0:
+                    return FULL
+                layer.following = count
+    return 0
+
+
+@entry
+def put(sets: Ints, table: Ints, new: Ints) -> int:
+    """Put sets into an empty table, but those that another contains; returns their number.
+
+    Args:
+        sets: int64[space], gets the sets.
+        table: Their hash table, of zeros.
+        new: int64[...], at most ``space`` sets.
+    """
+    count = 0
+    for one in new:
+        count = _added(sets, count, table, one, _SCAN)
+    return count
