@@ -26,7 +26,9 @@ from remat_cli.control import Control
 from remat_cli.graph.arrays import READONLY
 from remat_cli.mip import Bools, Floats, Ints
 
-Group = Literal["flow", "pricing", "annealing", "ordering", "segments", "copying", "overlapping", "repeated", "reaching"]
+Group = Literal[
+    "flow", "pricing", "annealing", "ordering", "segments", "copying", "overlapping", "repeated", "reaching"
+]
 """A group: the entries of one module of this package, which are compiled together."""
 
 

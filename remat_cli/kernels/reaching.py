@@ -77,6 +77,19 @@ def _added(sets: Any, count: int, table: Any, new: int, scan: int) -> int:
 
 
 @inner
+def _listed(sizes: Any, other: int, bit: Any, size: Any, rest: Any, beyond: Any) -> None:
+    """List the values of a set: their bits and bytes, and of each and all after it the set and its bytes."""
+    items = 0
+    for k in range(len(sizes)):
+        if other >> k & 1:
+            bit[items], size[items] = 1 << k, sizes[k]
+            items += 1
+    rest[items] = beyond[items] = 0
+    for k in range(items - 1, -1, -1):
+        rest[k], beyond[k] = rest[k + 1] | bit[k], beyond[k + 1] + size[k]
+
+
+@inner
 def _successors(
     sizes: Any, need: int, other: int, room: int, space: Any, useful: int, sets: Any, count: int, table: Any, scan: int
 ) -> int:
@@ -98,45 +111,35 @@ def _successors(
         The new number of sets; -1 if there is no space.
     """
     bit, size, rest, beyond, chosen, left, least = space
-    items = 0
-    for k in range(len(sizes)):
-        if other >> k & 1:
-            bit[items], size[items] = 1 << k, sizes[k]
-            items += 1
-    rest[items] = beyond[items] = 0
-    for k in range(items - 1, -1, -1):
-        rest[k], beyond[k] = rest[k + 1] | bit[k], beyond[k + 1] + size[k]
-    # depth d decides on item d: first with it, then without; ``least`` is the smallest item left out so far.
-    depth, turn = 0, 0
+    _listed(sizes, other, bit, size, rest, beyond)
+    # At each depth one value is decided on, first with it, then without; ``least`` is the smallest one left out so far.
+    depth, without = 0, False
     chosen[0], left[0], least[0] = 0, room, _NO_LIMIT
-    while depth >= 0:
-        if turn == 0 and beyond[depth] <= left[depth]:
+    while True:
+        down = False
+        if not without and beyond[depth] <= left[depth]:
             if left[depth] - beyond[depth] < least[depth]:
                 count = _added(sets, count, table, (need | chosen[depth] | rest[depth]) & useful, scan)
                 if count < 0:
                     return -1
-        elif turn == 0 and size[depth] <= left[depth]:
+        elif not without and size[depth] <= left[depth]:
             chosen[depth + 1] = chosen[depth] | bit[depth]
             left[depth + 1] = left[depth] - size[depth]
             least[depth + 1] = least[depth]
+            down = True
+        elif left[depth] - beyond[depth + 1] < min(least[depth], size[depth]):
+            chosen[depth + 1], left[depth + 1] = chosen[depth], left[depth]
+            least[depth + 1] = min(least[depth], size[depth])
+            down = True
+        without = False
+        if down:
             depth += 1
             continue
-        elif turn < 2:
-            lost = min(least[depth], size[depth])
-            if left[depth] - beyond[depth + 1] < lost:
-                chosen[depth + 1], left[depth + 1], least[depth + 1] = chosen[depth], left[depth], lost
-                depth += 1
-                turn = 0
-                continue
-        # back to the last item that was taken, and on without it
-        turn = 0
-        while depth > 0 and turn == 0:
+        while depth > 0 and not without:  # back to the last value that was taken, and on without it
             depth -= 1
-            if left[depth + 1] != left[depth]:
-                turn = 1
-        if turn == 0:
-            break
-    return count
+            without = left[depth + 1] != left[depth]
+        if not without:
+            return count
 
 
 @entry

@@ -8,6 +8,7 @@ from remat_cli.control import Ending, Outcome, Progress
 from remat_cli.errors import SolverFailed, StrategyMismatch, Worded
 from remat_cli.graph.analysis import peak_bound
 from remat_cli.graph.model import Graph
+from remat_cli.kernels.compiling import wait, warm
 from remat_cli.plan.model import PeakClaim, Scope
 from remat_cli.planning.cache import PlanCache
 from remat_cli.planning.job import Job
@@ -20,6 +21,7 @@ from remat_cli.strategies.annealing.squeeze import squeeze
 from remat_cli.strategies.base import Found, NotFound, Schedule, Task
 from remat_cli.strategies.published.opener import OPENING_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
+from remat_cli.strategies.repeated.reachability import Reachability
 
 _OPENING_S, _OPENING_SHARE = 10.0, 0.3
 """Limits for the opening methods together: most seconds, and a share of the time left. Untuned."""
@@ -29,6 +31,10 @@ _PROVE_MOST_S = 60.0
 """Most seconds for a proof of the least peak. Untuned."""
 _SMALL = 60
 """Up to this many nodes the MILP of the paper proves the least peak; larger graphs go to ``optimal``. Untuned."""
+_EXCLUDE_SHARE, _EXCLUDE_MOST_S, _EXCLUDE_EACH = 0.4, 60.0, 0.3
+"""Limits for listing states of memory: share of the time left, most seconds, and the share of these for one budget."""
+_EXCLUDE_CLOSE = 1e-3
+"""Budgets this close, as a share, are not told apart."""
 _ROUNDS = 40
 """Most runs of the exact strategy, each for a budget one byte below the least peak so far. Untuned."""
 _HALVINGS, _HALVING_SHARE = 6, 0.5
@@ -132,7 +138,9 @@ class _Descent:
         if len(self.runs.job.graph.nodes) <= _SMALL:
             self.prove()
         if not self.closed():
+            warm(("reaching",))  # beside the squeeze
             self.squeeze()
+            self.exclude()
             self.prove()
 
     def halve(self) -> None:
@@ -174,6 +182,22 @@ class _Descent:
             run(lambda: squeeze(job.graph, floor, clock, job.context.seed, sequences.append), control, grace_s=_GRACE_S)
         for computes in tuple(sequences):
             pool.add(Found(Schedule(computes), exhausted=False, maker=_ANNEALED))
+
+    def exclude(self) -> None:
+        """Find budgets that nothing fits by listing states of memory: just below the least peak, then by halving."""
+        clock = self.runs.control.part(_EXCLUDE_SHARE, _EXCLUDE_MOST_S)
+        if self.closed() or not wait("reaching", clock):
+            return
+        reachability = Reachability.of(self.runs.job.graph)
+        low, high = self.claim().lower_bound_bytes, self.lowest_bytes
+        budget = high - 1
+        while high - low > _EXCLUDE_CLOSE * high and not clock.stopping():
+            if reachability.excludes(budget, clock.part(_EXCLUDE_EACH)):
+                low = budget + 1
+                self.proven.append(PeakClaim(low, Scope.DOCUMENT_ORDER))
+            else:
+                high = budget
+            budget = (low + high) // 2
 
     def prove(self) -> None:
         """Run an exact strategy for one byte less than the least peak, until it finds no plan."""

@@ -158,6 +158,16 @@ _STAGE_CUTS_LATER = Stage(
 )
 
 _STARTS = (
+    Stage(
+        "unreachable",
+        f"{_ROOM}.repeated.reachability:Unreachable",
+        "proves that nothing fits, from a part of the graph",
+        when=nodes(FEW + 1, VAST - 1) & NO_SCHEDULE,
+        until=Verdict.IMPOSSIBLE,
+        share=0.15,
+        most_s=20.0,
+        kernels=("reaching",),
+    ),
     Stage("quick-bound", f"{_BOUND}:QuickBound", "a bound in a second, however large the graph", share=0.1, most_s=3.0),
     replace(
         _STAGE_CUTS_LATER,

@@ -23,6 +23,7 @@ from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.engine import Engine
+from remat_cli.strategies.repeated.parts import reduced
 
 if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.kernels.reaching import Nodes
@@ -31,10 +32,15 @@ _SHARES = (0.25, 0.15, 0.1, 0.05, 0.0)
 """Values below these shares of the room do not count, one after the other."""
 _COUNTING = (20, 40, 62)
 """Most values that count in a window; 62 bits are what a signed number of 64 bits holds with room for a carry."""
+_MOST_NODES = 50
+"""No run of stages with so many nodes gets another stage: what does not fit is close together. ResNet-1001 is excluded
+at five tensors less a byte in 2 s; with 300 nodes in 12 s (by hand)."""
 _EFFORTS = (3_000, 30_000, 300_000, 3_000_000)
 """Most sets to list for one window; the last takes about a minute."""
 _WINDOWS = 3
 """Most windows to look at with one choice of these numbers: those with the highest peaks."""
+_FIRST_SPACE = 1_024
+"""Space for sets at first, a power of two; where it does not suffice it is made four times as large."""
 _BATCH = 500
 """Sets between two looks at the clock: some milliseconds."""
 
@@ -74,7 +80,8 @@ class Reachability:
     def of(cls, graph: Graph) -> Reachability:
         """Cut ``graph`` into stages."""
         try:
-            stages = [[*stage.block, *stage.rest] for stage in Chain.of(graph, "reachability").stages]
+            chain = Chain.of(reduced(graph, max(working_sets(graph))).graph, "reachability")
+            stages = [[*stage.block, *stage.rest] for stage in chain.stages]
         except StrategyMismatch:
             stages = [list(range(len(graph.nodes)))]
         known: dict[object, int] = {}
@@ -117,9 +124,10 @@ class Reachability:
         values = [self._counting(stage, least) for stage in range(len(self.stages))]
         last = 0
         for first in range(len(self.stages)):
-            end, together = first, set[int]()
-            while end < len(self.stages) and len(together | values[end]) <= counting:
+            end, together, nodes = first, set[int](), 0
+            while end < len(self.stages) and nodes < _MOST_NODES and len(together | values[end]) <= counting:
                 together |= values[end]
+                nodes += len(self.stages[end])
                 end += 1
             kinds = tuple(self.kinds[first:end])
             if end <= last or kinds in found:  # the run before has it all, or one is alike, or the stage is too large
@@ -158,7 +166,7 @@ class _States:
 
     Attributes:
         nodes: The nodes for the kernel, the closing node included.
-        before: How many sets are looked at for the first computation of a node; for error messages and tests.
+        scratch: Scratch space of the kernel.
     """
 
     nodes: Nodes
@@ -195,7 +203,7 @@ class _States:
         from remat_cli.kernels.reaching import FULL, Layer, expand, put
 
         layer: Any = np.zeros(1, dtype=Layer.dtype())[0]
-        sets, looked, size = np.zeros(1, dtype=np.int64), 0, 1 << 10
+        sets, looked, size = np.zeros(1, dtype=np.int64), 0, _FIRST_SPACE
         here, there = _Space.of(size), _Space.of(size)
         for t in range(len(self.nodes.reads)):
             useful = self._useful(t)
@@ -242,6 +250,7 @@ class _States:
         return ordered
 
 
+@dataclass(slots=True)
 class Unreachable(Engine):
     """Tries to prove that nothing fits, once: the result does not depend on the incumbent."""
 
