@@ -46,12 +46,14 @@ class Layer(Record):
         sets: Number of sets.
         done: Number of them whose successors are known.
         following: Number of sets after that computation.
+        more: With fewer bytes more than this, no other sets would have been found so far.
     """
 
     useful: int
     sets: int
     done: int
     following: int
+    more: int
 
 
 @inner
@@ -91,15 +93,26 @@ def _listed(sizes: Any, other: int, bit: Any, size: Any, rest: Any, beyond: Any)
 
 @inner
 def _successors(
-    sizes: Any, need: int, other: int, room: int, space: Any, useful: int, sets: Any, count: int, table: Any, scan: int
+    of: Nodes,
+    need: int,
+    other: int,
+    room: int,
+    layer: Any,
+    space: Any,
+    useful: int,
+    sets: Any,
+    count: int,
+    table: Any,
+    scan: int,
 ) -> int:
     """Add ``need`` with each set of ``other`` that fits into ``room`` bytes and to which nothing of ``other`` can come.
 
     Args:
-        sizes: Bytes by bit.
+        of: The nodes.
         need: What must be in memory.
         other: What may be in memory beside it.
         room: Bytes for that.
+        layer: Gets how many bytes more would change the result.
         space: int64[7, 65], scratch space.
         useful: Of the new sets only these values are of interest.
         sets: The sets.
@@ -111,7 +124,7 @@ def _successors(
         The new number of sets; -1 if there is no space.
     """
     bit, size, rest, beyond, chosen, left, least = space
-    _listed(sizes, other, bit, size, rest, beyond)
+    _listed(of.sizes, other, bit, size, rest, beyond)
     # At each depth one value is decided on, first with it, then without; ``least`` is the smallest one left out so far.
     depth, without = 0, False
     chosen[0], left[0], least[0] = 0, room, _NO_LIMIT
@@ -127,6 +140,10 @@ def _successors(
             left[depth + 1] = left[depth] - size[depth]
             least[depth + 1] = least[depth]
             down = True
+        elif not without:
+            layer.more = min(layer.more, size[depth] - left[depth])
+            without = True
+            continue
         elif left[depth] - beyond[depth + 1] < min(least[depth], size[depth]):
             chosen[depth + 1], left[depth + 1] = chosen[depth], left[depth]
             least[depth + 1] = min(least[depth], size[depth])
@@ -183,17 +200,18 @@ def expand(
             need = of.reads[i] | of.makes[i]
             beside = room - of.working[i]
             if beside < 0:
+                layer.more = min(layer.more, -beside)
                 continue
             if i < t:
                 count = _successors(
-                    of.sizes, need, present & ~need, beside, space, layer.useful, sets, layer.sets, table, _SCAN
+                    of, need, present & ~need, beside, layer, space, layer.useful, sets, layer.sets, table, _SCAN
                 )
                 if count < 0:
                     return FULL
                 layer.sets = count
             else:
                 count = _successors(
-                    of.sizes, need, present & ~need, beside, space, -1, following, layer.following, next_table, 0
+                    of, need, present & ~need, beside, layer, space, -1, following, layer.following, next_table, 0
                 )
                 if count < 0:
                     return FULL

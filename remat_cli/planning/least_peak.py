@@ -192,11 +192,12 @@ class _Descent:
         low, high = self.claim().lower_bound_bytes, self.lowest_bytes
         budget = high - 1
         while high - low > _EXCLUDE_CLOSE * high and not clock.stopping():
-            if reachability.excludes(budget, clock.part(_EXCLUDE_EACH)):
-                low = budget + 1
-                self.proven.append(PeakClaim(low, Scope.DOCUMENT_ORDER))
-            else:
+            least = reachability.least_beyond(budget, clock.part(_EXCLUDE_EACH))
+            if least is None:
                 high = budget
+            else:
+                low = least
+                self.proven.append(PeakClaim(least, Scope.DOCUMENT_ORDER))
             budget = (low + high) // 2
 
     def prove(self) -> None:

@@ -83,6 +83,15 @@ def test_under_a_limit_the_least_peak_found_counts():
     assert solved.plan.claim.peak.lower_bound_bytes <= solved.report.replay.peak_bytes <= no_remat_peak(graph)
 
 
+def test_blocks_that_do_not_fit_bound_the_least_peak_of_a_network():
+    tensor = 128 * 64 * 32 * 32 * 4  # the largest working set is three of them
+    graph = build_graph("resnet-deep{depth=20,backward=operator}")
+    solved = solve_smallest(graph, SolveOptions(threads=1, time_limit_s=40))
+    least = solved.plan.claim.peak
+    assert least.scope is Scope.DOCUMENT_ORDER
+    assert graph.fixed_memory + 4 * tensor <= least.lower_bound_bytes <= solved.report.replay.peak_bytes
+
+
 def test_without_time_there_is_still_the_plan_that_keeps_all():
     graph = load_graph(str(GRAPHS / "unet.json"))
     solved = solve_smallest(graph, SolveOptions(time_limit_s=0.001))

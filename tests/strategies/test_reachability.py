@@ -39,6 +39,12 @@ def test_a_budget_is_possible_exactly_from_the_least_peak_on(seed: int) -> Itera
     least = least_peak(graph) - graph.fixed_memory
     assert fits(graph, least)
     assert fits(graph, least - 1) is False
+    room = max(working_sets(graph))
+    while room < least:  # from one budget at which the answer may change to the next
+        states = reachability._States.of(graph, 0.0)
+        assert states.fit(room, _MANY, Control()) is False
+        room += states.more
+    assert room == least
     if least > max(working_sets(graph)):  # else one working set alone says no
         yield "tight"
     largest = max(graph.size)
@@ -78,12 +84,14 @@ def test_blocks_that_do_not_fit_exclude_a_network_of_any_depth() -> None:
     tensor = 128 * 64 * 32 * 32 * 4
     for depth in (101, 506):
         graph = build_graph(f"resnet-deep{{depth={depth},backward=operator}}")
-        assert Reachability.of(graph).excludes(graph.fixed_memory + 5 * tensor - 1, Control.within(120))
-    assert not Reachability.of(graph).excludes(no_remat_peak(graph), Control.within(120))
+        least = Reachability.of(graph).least_beyond(graph.fixed_memory + 5 * tensor - 1, Control.within(120))
+        assert least == graph.fixed_memory + 5 * tensor
+    assert Reachability.of(graph).least_beyond(no_remat_peak(graph), Control.within(120)) is None
 
 
 def test_it_stops_with_the_clock() -> None:
     graph = build_graph("llama{depth=4,backward=operator}")
     control = Control()
     control.cancelled.set()
-    assert not Reachability.of(graph).excludes(graph.fixed_memory + max(working_sets(graph)), control)
+    budget = graph.fixed_memory + max(working_sets(graph))
+    assert Reachability.of(graph).least_beyond(budget, control) is None

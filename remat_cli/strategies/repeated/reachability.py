@@ -41,6 +41,7 @@ _WINDOWS = 3
 """Most windows to look at with one choice of these numbers: those with the highest peaks."""
 _FIRST_SPACE = 1_024
 """Space for sets at first, a power of two; where it does not suffice it is made four times as large."""
+_NO_LIMIT = 2**62
 _BATCH = 500
 """Sets between two looks at the clock: some milliseconds."""
 
@@ -92,11 +93,16 @@ class Reachability:
             kinds.append(known.setdefault(alike, len(known)))
         return cls(graph, stages, kinds)
 
-    def excludes(self, budget_bytes: int, control: Control) -> bool:
-        """Whether it is proven that no schedule in document order fits the budget, fixed memory included."""
-        room = budget_bytes - self.graph.fixed_memory
-        if max(working_sets(self.graph)) > room:
-            return True
+    def least_beyond(self, budget_bytes: int, control: Control) -> int | None:
+        """A budget below which no schedule in document order fits, and above ``budget_bytes``; None without a proof.
+
+        Args:
+            budget_bytes: Fixed memory included, as in the result.
+            control: Clock.
+        """
+        room, fixed = budget_bytes - self.graph.fixed_memory, self.graph.fixed_memory
+        if (largest := max(working_sets(self.graph))) > room:
+            return fixed + largest
         windows: dict[tuple[float, int], list[_Window]] = {}
         possible: list[tuple[_Window, float]] = []
         for most, share, counting in product(_EFFORTS, _SHARES, _COUNTING):
@@ -107,13 +113,14 @@ class Reachability:
                 if any(w.first <= window.first and window.end <= w.end and least <= share for w, least in possible):
                     continue
                 if control.stopping():
-                    return False
-                fits = _States.of(window.graph, share * room).fit(room, most, control)
+                    return None
+                states = _States.of(window.graph, share * room)
+                fits = states.fit(room, most, control)
                 if fits is False:
-                    return True
+                    return budget_bytes + states.more
                 if fits:
                     possible.append((window, share))
-        return False
+        return None
 
     def _windows(self, room: int, least: float, counting: int, control: Control) -> list[_Window]:
         """The longest runs of stages in which at most ``counting`` values of ``least`` bytes count.
@@ -166,10 +173,12 @@ class _States:
 
     Attributes:
         nodes: The nodes for the kernel, the closing node included.
+        more: With fewer bytes more than this, the last answer would have been the same.
         scratch: Scratch space of the kernel.
     """
 
     nodes: Nodes
+    more: int = 0
     scratch: Any = field(default_factory=lambda: np.zeros((7, 65), dtype=np.int64))
 
     @classmethod
@@ -203,6 +212,7 @@ class _States:
         from remat_cli.kernels.reaching import FULL, Layer, expand, put
 
         layer: Any = np.zeros(1, dtype=Layer.dtype())[0]
+        layer.more = _NO_LIMIT
         sets, looked, size = np.zeros(1, dtype=np.int64), 0, _FIRST_SPACE
         here, there = _Space.of(size), _Space.of(size)
         for t in range(len(self.nodes.reads)):
@@ -224,7 +234,7 @@ class _States:
                     break
                 size *= 4
                 here, there = _Space.of(size), _Space.of(size)
-            looked += int(layer.sets)
+            looked, self.more = looked + int(layer.sets), int(layer.more)
             if not layer.following:
                 return False
             sets = there.sets[: layer.following].copy()
@@ -263,6 +273,6 @@ class Unreachable(Engine):
             return False
         self.asked = True
         incumbent.report("listing states of memory")
-        if Reachability.of(incumbent.graph).excludes(incumbent.budget_bytes, incumbent.context.control):
+        if Reachability.of(incumbent.graph).least_beyond(incumbent.budget_bytes, incumbent.context.control) is not None:
             incumbent.raise_bound(Bound(float("inf"), Scope.DOCUMENT_ORDER))
         return False
