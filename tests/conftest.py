@@ -43,8 +43,8 @@ LONG = {
     ],
     "test_limits.py": ["a_longer_limit"],
     "test_torch_blocks.py": [
-        *("[list-every-third-41]", "captured[indexed-equal]", "captured[growing-equal]"),
-        *("model[sequential-equal-21]", "model[numbered-equal-20]", "model[shared-equal-20]"),
+        *("[list-every-third-26]", "captured[indexed-equal]", "captured[growing-equal]"),
+        *("model[sequential-equal-13]", "model[numbered-equal-12]", "model[shared-equal-12]"),
     ],
     "test_torch_distributed.py": ["one_plan[batch-fit(DDP)]", "one_plan[first call-fit(DDP)]"],
     "test_torch_fitted_ranks.py": ["one_plan[both-4"],

@@ -11,7 +11,10 @@ from torch import nn
 import remat_cli as remat
 from remat_cli.frontends.repetition import extrapolated, extrapolated_texts, period
 from remat_cli.frontends.torch import blocks as by_blocks
+from remat_cli.frontends.torch.capture.construction import build_model
+from remat_cli.frontends.torch.compat.fake_tensors import new_fake_mode
 from remat_cli.frontends.torch.export import export_model
+from remat_cli.frontends.torch.measure.eager import eager_graph
 
 
 class Residual(nn.Module):
@@ -91,20 +94,31 @@ def document(graph):
     return [graph.name, graph.outputs, graph.cost_unit, graph.fixed_memory, graph.metadata, nodes]
 
 
+@pytest.fixture
+def captured(monkeypatch):
+    """The graph from few blocks, and how few, though they are all of a model that is captured quickly."""
+    monkeypatch.setattr(by_blocks, "LARGEST_SHARE", 1.0)
+
+    def export(build):
+        exported = by_blocks.export_by_blocks(build, "stack", "x", eager=False)
+        return exported.graph, exported.few
+
+    return export
+
+
 @pytest.mark.parametrize(
     ("kind", "members", "count"),
     [
-        ("list", "equal", 20),
-        ("sequential", "equal", 21),
-        ("shared", "equal", 20),
-        ("list", "every-third", 41),
-        ("list", "frozen", 20),
-        ("numbered", "equal", 20),
+        ("list", "equal", 12),
+        ("sequential", "equal", 13),
+        ("shared", "equal", 12),
+        ("list", "every-third", 26),
+        ("list", "frozen", 12),
+        ("numbered", "equal", 12),
     ],
 )
-def test_the_graph_of_few_blocks_is_that_of_the_whole_model(kind, members, count):
-    exported = by_blocks.export_by_blocks(step(kind, count, members), "stack", "x")
-    graph, said = exported.graph, exported.few
+def test_the_graph_of_few_blocks_is_that_of_the_whole_model(captured, kind, members, count):
+    graph, said = captured(step(kind, count, members))
     whole = export_model(step(kind, count, members), "stack", "x")
     few = "5, 8 and 11" if members == "every-third" else "3, 4 and 5"
     assert said == f"the graph of {count} blocks follows from those of {few} of them"
@@ -115,11 +129,20 @@ def test_the_graph_of_few_blocks_is_that_of_the_whole_model(kind, members, count
 @pytest.mark.parametrize(
     ("kind", "members"), [("later", "equal"), ("growing", "equal"), ("indexed", "equal"), ("list", "scaled")]
 )
-def test_what_other_blocks_do_otherwise_is_captured(kind, members):
-    exported = by_blocks.export_by_blocks(step(kind, 20, members), "stack", "x")
-    graph, said = exported.graph, exported.few
+def test_what_other_blocks_do_otherwise_is_captured(captured, kind, members):
+    graph, said = captured(step(kind, 12, members))
     assert said == ""
-    assert same(graph, export_model(step(kind, 20, members), "stack", "x"))
+    assert same(graph, export_model(step(kind, 12, members), "stack", "x"))
+
+
+def test_eager_mode_follows_from_few_blocks_too(monkeypatch):
+    monkeypatch.setattr(by_blocks, "LARGEST_SHARE", 1.0)
+    build, mode = step("list", 12), new_fake_mode()
+    whole = eager_graph(build_model(build, mode, "cpu"), mode, "stack")
+    followed = []
+    monkeypatch.setattr(by_blocks, "eager_graph", lambda *given: followed.append(1) or eager_graph(*given))
+    assert same(by_blocks.eager_by_blocks(build, "stack"), whole)
+    assert len(followed) == 3, "of the whole model it is not followed"
 
 
 def test_few_blocks_are_captured_as_they_are(monkeypatch):
