@@ -132,14 +132,18 @@ class Run:
     def solve_s(self) -> float:
         return 0.5 if self.quick else max(2.0, min(5.0, self.left_s() / 20))
 
-    def subject(self, batch: int | None = None) -> Subject:
+    def shallow(self, batch: int | None = None) -> Subject:
+        """A subject with one layer if ``quick``, where searches and captures are most of the time."""
+        return self.subject(batch, 1 if self.quick else None)
+
+    def subject(self, batch: int | None = None, layers: int | None = None) -> Subject:
         import torch
 
         from benchmarks.torch.models import Model
 
         depth, width, heads, usual, length = _QUICK if self.quick else _SIZES
         torch.manual_seed(0)
-        module = Model(depth, width, heads, 0.1).to(self.device.name)
+        module = Model(layers or depth, width, heads, 0.1).to(self.device.name)
         x = torch.randn(batch or usual, length, width, device=self.device.name)
         return Subject(module, (x,), self.device, optimizer=True)
 
@@ -197,7 +201,7 @@ def _peak(plan: Any) -> int:
 def batch(run: Run) -> None:
     """The largest batch by prediction and by trying, without and with plans."""
     allowed = run.allowed_bytes or int(run.device.memory_bytes() * _ALLOWED)
-    search = Batches(run.subject, run.device, allowed, run.solve_s(), run.left_s, run.session.say)
+    search = Batches(run.shallow, run.device, allowed, run.solve_s(), run.left_s, run.session.say)
     for method, plan in (("eager", False), ("remat", True)):
         guess = search.predicted(plan=plan)
         found, problem = None, ""
@@ -297,8 +301,8 @@ def side_by_side(run: Run) -> None:
 
 def copying(run: Run) -> None:
     """Plans with copies to the host."""
-    limit_s = 4.0 if run.quick else run.solve_s()
-    for row in copies.rows_of(run.subject, limit_s, run.left_s, run.session.say, quick=run.quick):
+    limit_s = 1.5 if run.quick else run.solve_s()
+    for row in copies.rows_of(run.shallow, limit_s, run.left_s, run.session.say, quick=run.quick):
         run.add("copies", **row)
 
 

@@ -3,11 +3,7 @@
 import copy
 import gc
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +12,7 @@ from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import run_and_get_code
 from torch.profiler import ProfilerActivity, profile
+from torch_processes import apart
 
 import remat_cli as remat
 from remat_cli.frontends.torch.capture.capture import capture
@@ -555,34 +552,23 @@ def test_caches_tell_plans_apart(graph):
     assert remat.RematPartitioner(first).uuid() == remat.RematPartitioner(first).uuid()
 
 
-_CHILD = """
-import sys, torch
-sys.path.insert(0, sys.argv[2])
-from frontends.test_torch_inductor import Broken, nn
-import remat_cli as remat
-torch.manual_seed(0)
-module, x = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16)), torch.randn(64, 16)
-partitioner = remat.RematPartitioner(sys.argv[1], cost="flops", cache="")
-called = []
-divide = type(partitioner).__call__
-type(partitioner).__call__ = lambda self, *a, **k: called.append(1) or divide(self, *a, **k)
-torch.compile(module, options=partitioner.options, dynamic=False)(x).sum().backward()
-print(len(called))
-"""
+def calls(budget):
+    """How often a plan within ``budget`` divides a step."""
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16)), torch.randn(64, 16)
+    partitioner = remat.RematPartitioner(budget, cost="flops", cache="")
+    called = []
+    divide = type(partitioner).__call__
+    type(partitioner).__call__ = lambda self, *a, **k: called.append(1) or divide(self, *a, **k)
+    settings = {"fx_graph_cache": True, "cpp.vec_isa_ok": True}  # no programs that try out the processor
+    with torch._inductor.config.patch(settings), torch._functorch.config.patch(enable_autograd_cache=True):
+        torch.compile(module, options=partitioner.options, dynamic=False)(x).sum().backward()
+    return len(called)
 
 
 def test_another_process_is_served_by_the_cache_only_for_the_same_budget(tmp_path):
-    env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
-    tests = str(Path(__file__).parents[1])
-
-    def calls(budget: str) -> int:
-        done = subprocess.run(
-            [sys.executable, "-c", _CHILD, budget, tests], env=env, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return int(done.stdout.split()[-1])
-
-    assert [calls("1MB"), calls("1MB"), calls("2MB")] == [1, 0, 1]
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    assert [apart(calls, budget, **cache) for budget in ("1MB", "1MB", "2MB")] == [1, 0, 1]
 
 
 def test_refusals(graph):

@@ -1,4 +1,4 @@
-"""Runs a function in two processes that train together over gloo."""
+"""Runs functions in processes that train together over gloo, or in one of its own: none with a compiler's past."""
 
 import os
 import sys
@@ -20,23 +20,34 @@ _IMPORTED = [
     "torch.distributed.tensor.parallel",
     "torch.profiler",
     "remat_cli.api.fitting",
-    "remat_cli.frontends.torch.train.fitted",
+    "remat_cli.frontends.torch.train.fitting",
+    "remat_cli.frontends.torch.train.sharded_step",
 ]
-"""Modules that one process imports, for all that are forked from it: 8 s of processor time for each.
+"""Modules that one process imports for all that are forked from it: 7 s of processor time for each of them.
 
-Each process has nothing else of the others: what is compiled, and threads, begin after the fork.
+They have nothing else of one another: what is compiled, and threads, begin after the fork.
 """
 
 
 def together(function, *arguments, count=2):
     """What ``function(rank, *arguments)`` returns in each process."""
+    return _forked(_in_group, [(function, rank, count, arguments) for rank in range(count)])
+
+
+def apart(function, *arguments, **environment):
+    """What ``function(*arguments)`` returns in a process of its own, whose environment has ``environment`` too."""
+    [returned] = _forked(_alone, [(function, arguments)], environment)
+    return returned
+
+
+def _forked(target, calls, extra=()):
     with tempfile.TemporaryDirectory() as folder:
         context = torch.multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_IMPORTED)
-        environment = dict(os.environ)  # the server has the one with which it was started
+        environment = {**os.environ, **dict(extra)}  # the server has the one with which it was started
         started = [
-            context.Process(target=_run, args=(function, rank, count, folder, arguments, environment))
-            for rank in range(count)
+            context.Process(target=_run, args=(target, call, environment, folder, number))
+            for number, call in enumerate(calls)
         ]
         for process in started:
             process.start()
@@ -45,11 +56,10 @@ def together(function, *arguments, count=2):
         hanging = [process for process in started if process.is_alive()]
         for process in hanging:
             process.kill()
-        said = [Path(folder, f"{rank}.txt").read_text(encoding="utf-8") for rank in range(count)
-                if Path(folder, f"{rank}.txt").exists()]  # fmt: skip
+        said = [path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("*.txt"))]
         assert not said, "\n".join(said)
         assert not hanging, "the processes wait for each other"
-        return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(count)]
+        return [torch.load(Path(folder) / f"{number}.pt", weights_only=False) for number in range(len(calls))]
 
 
 _STEPS, _TIMES = 40, 3
@@ -78,16 +88,25 @@ def least_peak(step, clear, enough=None):
     return min(peaks)
 
 
-def _run(function, rank, count, folder, arguments, environment):
+def _run(target, call, environment, folder, number):
     os.environ.clear()
     os.environ.update(environment)
     torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     try:
-        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=count)
-        torch.save(function(rank, *arguments), Path(folder) / f"{rank}.pt")
+        torch.save(target(folder, *call), Path(folder) / f"{number}.pt")
     except BaseException:
-        Path(folder, f"{rank}.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        Path(folder, f"{number}.txt").write_text(traceback.format_exc(), encoding="utf-8")
         sys.exit(1)
+
+
+def _in_group(folder, function, rank, count, arguments):
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=count)
+    try:
+        return function(rank, *arguments)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def _alone(folder, function, arguments):
+    return function(*arguments)
