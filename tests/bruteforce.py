@@ -1,16 +1,15 @@
 """The truth about tiny graphs, by searching all schedules. Shares no code with any strategy or formulation.
 
 A state is (nodes computed for the first time so far, values resident, place within the stage). Dijkstra over it
-gives the least cost under a budget; with ``minimize_peak`` a bottleneck search gives the least peak.
+gives the least cost under a budget, and a bottleneck search the least peak.
 """
 
 import heapq
-import itertools
+import math
 
 from remat_cli.graph.model import Graph
 
-State = tuple[int, frozenset[int], int, int, tuple[int, ...]]
-
+State = tuple[int, int, int, int, tuple[int, ...]]
 
 def cheapest(graph: Graph, budget: int, *, passes: int | None = None, times: int | None = None) -> float | None:
     """Least cost of a schedule within ``budget`` bytes, or None if there is none.
@@ -22,61 +21,61 @@ def cheapest(graph: Graph, budget: int, *, passes: int | None = None, times: int
             frontier-advancing ones that go through the nodes of a stage at most that many times, in order.
         times: Compute every node at most that often; None for as often as it takes.
     """
-    for cost, _ in _search(graph, budget, passes, times):
-        return cost
-    return None
+    return _least(graph, budget - graph.fixed_memory, passes, times, peak=False)
 
 
 def least_peak(graph: Graph, *, passes: int | None = None) -> int:
     """The smallest budget within which there is a schedule."""
-    total = graph.fixed_memory + sum(graph.size) + max((n.workspace for n in graph.nodes), default=0)
-    low, high = graph.fixed_memory, total
-    while low < high:
-        middle = (low + high) // 2
-        if cheapest(graph, middle, passes=passes) is None:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    found = _least(graph, math.inf, passes, None, peak=True)
+    assert found is not None
+    return graph.fixed_memory + int(found)
 
 
-def _search(graph: Graph, budget: int, passes: int | None, times: int | None):
-    n = len(graph.nodes)
-    room = budget - graph.fixed_memory
-    outputs = frozenset(graph.outputs)
-    order = itertools.count()
-    # (cost, tie, first computations done, resident values, next node allowed in this pass, passes left, how often each
-    # node was computed)
-    left = passes if passes is not None else 0
-    counts = (0,) * n if times is not None else ()
-    queue: list[tuple[float, int, int, frozenset[int], int, int, tuple[int, ...]]] = [
-        (0.0, next(order), 0, frozenset(), 0, left, counts)
-    ]
+def _least(graph: Graph, room: float, passes: int | None, times: int | None, *, peak: bool) -> float | None:
+    """The least sum of costs; or, for a ``peak``, the least of the most bytes that computations take.
+
+    Sets of values are the bits of integers. A state is how many first computations are done, the values resident, the
+    next node allowed in this pass, the passes left, and how often each node was computed.
+    """
+    n, size = len(graph.nodes), graph.size
+    made = [sum(1 << v for v in graph.values_of(i)) for i in range(n)]
+    read = [sum({1 << v for v in node.inputs}) for node in graph.nodes]
+    bytes_made = [sum(size[v] for v in graph.values_of(i)) for i in range(n)]
+    outputs = sum({1 << v for v in graph.outputs})
+    bits = [(1 << v, size[v]) for v in range(len(size))]
+    queue: list[tuple[float, int, State]] = [(0.0, 0, (0, 0, 0, passes or 0, (0,) * n if times is not None else ()))]
     done: set[State] = set()
+
+    def push(cost: float, held: int, state: State) -> None:
+        if state not in done:
+            heapq.heappush(queue, (cost, held, state))
+
     while queue:
-        cost, _, frontier, resident, place, left, counts = heapq.heappop(queue)
-        if (frontier, resident, place, left, counts) in done:
+        cost, held, state = heapq.heappop(queue)
+        if state in done:
             continue
-        done.add((frontier, resident, place, left, counts))
-        if frontier == n and outputs <= resident:
-            yield cost, resident
-            return
-        for value in resident:  # drop one value at a time
-            heapq.heappush(queue, (cost, next(order), frontier, resident - {value}, place, left, counts))
+        done.add(state)
+        frontier, resident, place, left, counts = state
+        if frontier == n and not outputs & ~resident:
+            return cost
+        for bit, size_of_bit in bits:  # drop one value at a time
+            if resident & bit:
+                push(cost, held - size_of_bit, (frontier, resident ^ bit, place, left, counts))
         if passes is not None and left > 1 and place > 0:  # start another pass through the nodes of this stage
-            heapq.heappush(queue, (cost, next(order), frontier, resident, 0, left - 1, counts))
+            push(cost, held, (frontier, resident, 0, left - 1, counts))
         for i in range(min(frontier + 1, n)):
-            node = graph.nodes[i]
-            made = frozenset(graph.values_of(i))
-            new = i == frontier
-            if (not new and not node.recompute) or made & resident or not resident.issuperset(node.inputs):
+            node, new = graph.nodes[i], i == frontier
+            if (not new and not node.recompute) or made[i] & resident or read[i] & ~resident:
                 continue
             if times is not None and counts[i] == times:
                 continue
             if passes is not None and i < place and not new:
                 continue
-            if sum(graph.size[v] for v in resident | made) + node.workspace > room:
+            taken = held + bytes_made[i] + node.workspace
+            if taken > room:
                 continue
             after = (*counts[:i], counts[i] + 1, *counts[i + 1 :]) if times is not None else ()
             following = (0, passes) if new and passes is not None else (i + 1 if passes is not None else 0, left)
-            heapq.heappush(queue, (cost + node.cost, next(order), frontier + new, resident | made, *following, after))
+            sum_or_most = max(cost, taken) if peak else cost + node.cost
+            push(sum_or_most, held + bytes_made[i], (frontier + new, resident | made[i], *following, after))
+    return None
