@@ -69,7 +69,7 @@ def test_tiny_graphs_get_plans_that_no_plan_beats_and_bounds_that_hold() -> None
         except TooMany:
             continue
         assert least is None or time_once(graph) <= least + 1e-6, seed
-        found = solved(graph, budget, limit_s=3.0)
+        found = solved(graph, budget, limit_s=1.0)
         if least is None:
             assert found is None
             continue
@@ -316,7 +316,7 @@ def test_the_least_peak_is_found() -> None:
     assert compiling.wait("overlapping", Control())
     for seed in (1, 4, 7):
         graph = tiny_sharded(seed)
-        found = solve_smallest(graph, SolveOptions(time_limit_s=10.0, threads=1))
+        found = solve_smallest(graph, SolveOptions(time_limit_s=4.0, threads=1))
         claim = found.plan.claim.peak
         assert found.report.ok
         assert claim is not None
