@@ -6,6 +6,7 @@ plan in document order with any copies is a path: compute a node, free a value, 
 
 import heapq
 import itertools
+import math
 import random
 from dataclasses import replace
 
@@ -39,7 +40,8 @@ def least_time(  # noqa: C901
     out = [host.latency_s + s / host.out_bytes_per_s for s in size]
     back = [host.latency_s + s / host.in_bytes_per_s for s in size]
     outputs = frozenset(graph.outputs)
-    host_room = float("inf") if host.memory_bytes is None else host.memory_bytes
+    host_room = math.inf if host.memory_bytes is None else host.memory_bytes
+    costs = [sum(node.cost for node in graph.nodes[k:]) for k in range(n + 1)]
     order = itertools.count()
     # State: (first computations done, device, slots, out, in); device: (value, ready, busy), slots: (value, ready,
     # busy), all relative to the clock of the compute queue and at least 0.
@@ -49,22 +51,21 @@ def least_time(  # noqa: C901
 
     def push(clock: float, frontier: int, device: dict, slots: dict, o: float, i: float) -> None:
         def rel(x: float) -> float:
-            return round(max(0.0, x - clock), 9)
+            return round(x - clock, 9) if x > clock else 0.0
 
         state = (
             frontier,
-            tuple(sorted((v, rel(a), rel(b)) for v, (a, b) in device.items())),
-            tuple(sorted((v, rel(a), rel(b)) for v, (a, b) in slots.items())),
+            tuple(sorted([(v, rel(a), rel(b)) for v, (a, b) in device.items()])),
+            tuple(sorted([(v, rel(a), rel(b)) for v, (a, b) in slots.items()])),
             rel(o),
             rel(i),
         )
-        if best.get(state, float("inf")) > clock + 1e-12:
-            least = max(clock + sum(node.cost for node in graph.nodes[frontier:]), o, i)
-            heapq.heappush(queue, (least, next(order), clock, state))
+        if best.get(state, math.inf) > clock + 1e-12:
+            heapq.heappush(queue, (max(clock + costs[frontier], o, i), next(order), clock, state))
 
     while queue:
         time, _, clock, state = heapq.heappop(queue)
-        if best.get(state, float("inf")) <= clock + 1e-12:
+        if best.get(state, math.inf) <= clock + 1e-12:
             continue
         best[state] = clock
         if len(best) > most:

@@ -37,9 +37,9 @@ def least_time(graph: Graph, budget: int, *, most: int = 400_000) -> float | Non
 
     def push(clock: float, done: frozenset[int], device: dict[int, tuple[float, float]], link: float) -> None:
         def rel(x: float) -> float:
-            return round(max(0.0, x - clock), 9)
+            return round(x - clock, 9) if x > clock else 0.0
 
-        there = tuple(sorted((v, rel(ready), rel(busy)) for v, (ready, busy) in device.items()))
+        there = tuple(sorted([(v, rel(ready), rel(busy)) for v, (ready, busy) in device.items()]))
         state = (done, there, rel(link))
         if best.get(state, float("inf")) > clock + 1e-12:
             todo = sum(node.cost for k, node in enumerate(graph.nodes) if k not in done and node.queue is not LINK)
