@@ -11,6 +11,7 @@ from remat_cli.graph.model import Graph
 
 State = tuple[int, int, int, int, tuple[int, ...]]
 
+
 def cheapest(graph: Graph, budget: int, *, passes: int | None = None, times: int | None = None) -> float | None:
     """Least cost of a schedule within ``budget`` bytes, or None if there is none.
 
@@ -31,7 +32,9 @@ def least_peak(graph: Graph, *, passes: int | None = None) -> int:
     return graph.fixed_memory + int(found)
 
 
-def _least(graph: Graph, room: float, passes: int | None, times: int | None, *, peak: bool) -> float | None:
+def _least(  # noqa: C901
+    graph: Graph, room: float, passes: int | None, times: int | None, *, peak: bool
+) -> float | None:
     """The least sum of costs; or, for a ``peak``, the least of the most bytes that computations take.
 
     Sets of values are the bits of integers. A state is how many first computations are done, the values resident, the

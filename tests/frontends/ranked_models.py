@@ -5,7 +5,7 @@ from sharded_models import sharded, whole
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-WIDTH, HEADS, BLOCKS = 128, 4, 3
+WIDTH, HEADS, BLOCKS = 128, 4, 2
 ODD, EVEN = (345, 601), (344, 600)
 """Features inside of a block, and words. Odd numbers of rows are padded."""
 BATCH, LENGTH = 4, 64

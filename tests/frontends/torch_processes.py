@@ -11,7 +11,6 @@ import torch
 
 from remat_cli.frontends.torch.measure.memory import changes_of
 
-
 _IMPORTED = [
     "torch",
     "torch._dynamo",

@@ -164,21 +164,15 @@ def test_the_command_fills_the_cache(tmp_path):
 
 def test_machine_code_of_every_group_is_kept():
     """In the folder of all other tests, so that nothing is compiled for this one alone."""
+    folder = os.environ.get("NUMBA_CACHE_DIR")
     code = """
     from remat_cli.control import Control
-    from remat_cli.kernels.compiling import GROUPS, kept, ready, wait
-    assert all(wait(group, Control()) for group in GROUPS)
-    print(all(kept(group) for group in GROUPS))
+    from remat_cli.kernels.compiling import GROUPS, kept, wait
+    print(all(wait(group, Control()) and kept(group) for group in GROUPS))
     """
-    assert script(code, _usual()) == "True"
-    assert script("from remat_cli.kernels.compiling import GROUPS, ready; print(all(map(ready, GROUPS)))", _usual()) == (
-        "True"
-    )
-
-
-def _usual() -> Path | None:
-    folder = os.environ.get("NUMBA_CACHE_DIR")
-    return Path(folder) if folder else None
+    assert script(code, folder and Path(folder)) == "True"
+    ready = "from remat_cli.kernels.compiling import GROUPS, ready; print(all(map(ready, GROUPS)))"
+    assert script(ready, folder and Path(folder)) == "True"
 
 
 def test_the_command_says_that_there_is_no_folder(tmp_path):
