@@ -1,6 +1,7 @@
 """Plans for torch.utils.checkpoint: what the snippet does in eager mode is what the plan says."""
 
 import copy
+import functools
 import json
 from functools import partial
 
@@ -27,7 +28,7 @@ from remat_cli.zoo.registry import build_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
-FAST = SolveOptions(time_limit_s=10)
+FAST = SolveOptions(time_limit_s=5)
 
 
 def unet():
@@ -38,6 +39,11 @@ def unet():
 def gpt2():
     torch.manual_seed(3)
     return Gpt2(4, 2, 32, 32, 50, 0.1), (torch.randint(0, 50, (16, 32)), torch.randint(0, 50, (16, 32)))
+
+
+@functools.cache
+def graph_of(build):
+    return export_model(build, name="step", source="torch:step", cost="flops")
 
 
 def step(model, inputs):
@@ -53,7 +59,7 @@ def step(model, inputs):
 @pytest.mark.parametrize("percent", [85, 75])
 def test_the_snippet_does_in_eager_mode_what_the_plan_says(percent):
     model, inputs = unet()
-    graph = export_model(unet, name="unet", source="torch:unet", cost="flops")
+    graph = graph_of(unet)
     plain, before = step(copy.deepcopy(model), inputs)
     found = policy(graph, f"{percent}%", "torch-checkpoint", FAST)
     assert found.settings
@@ -170,7 +176,7 @@ def attention():
 @pytest.mark.parametrize(("build", "percent"), [(unet, 75), (gpt2, 75), (gpt2, 65), (attention, 60)])
 def test_the_partitioner_of_torch_compile_obeys_the_tags(build, percent):
     model, inputs = build()
-    graph = export_model(build, name="step", source="torch:step", cost="flops")
+    graph = graph_of(build)
     plain, before = step(copy.deepcopy(model), inputs)
     found = policy(graph, f"{percent}%", "torch-tags", FAST)
     gradients, peak = compiled_step(found.snippet, model, inputs)
@@ -214,7 +220,7 @@ def test_tags_are_for_the_loss_as_it_was_exported(way):
 
 
 def test_what_cannot_be_is_refused():
-    graph = export_model(unet, name="unet", source="torch:unet", cost="flops")
+    graph = graph_of(unet)
     with pytest.raises(Infeasible, match="no set of modules, each recomputed as a whole, fits a budget"):
         policy(graph, "55%", "torch-checkpoint", FAST)
     with pytest.raises(UsageError, match='there is no tool "keras"'):

@@ -17,7 +17,7 @@ from remat_cli.plan.replay import replay
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
-FAST = SolveOptions(time_limit_s=10)
+FAST = SolveOptions(time_limit_s=4)
 WIDE = 2000
 
 
