@@ -25,6 +25,7 @@ from remat_cli.strategies.openers.prices import Pricing
 from remat_cli.strategies.ordering import anneal
 from remat_cli.strategies.overlapping.walker import Walker as OverlappingWalker
 from remat_cli.strategies.repeated.bound import bound_of, levels_of
+from remat_cli.strategies.repeated.reachability import Reachability
 from remat_cli.zoo.registry import build_graph
 
 
@@ -57,6 +58,7 @@ def test_every_entry_is_called_with_the_types_of_its_annotations():
     levels = levels_of(chain)
     assert levels is not None
     assert bound_of(chain, levels, 6, Control.within(None)) is not None
+    assert Reachability.of(chain).least_beyond(5, Control.within(None)) is None
     walker = Walker(replace(graph, cost_unit="s"), budget, Host(1.0, 1.0))
     timed = walker.timed(range(len(graph.nodes)))
     assert timed is not None
