@@ -105,8 +105,8 @@ def test_every_package_of_every_extra_is_missing_in_one_of_these_tests():
 @pytest.mark.parametrize(
     "line",
     [
-        f"solve {UNET} -b 60% --strategy optimal --time-limit 20s -q -o plan.json",
-        f"solve {UNET} -b 60% --strategy checkmate-lp --solver cbc --time-limit 20s -q -o plan.json",
+        f"solve {UNET} -b 60% --strategy optimal -q -o plan.json",
+        f"solve {TOY} -b 80% --strategy checkmate-lp --solver cbc -q -o plan.json",
         f"compare {TOY} --budgets 80% --format csv",
         f"max-batch {TOY} --batch 1 --memory 1GB",
         f"show {TOY}",
