@@ -27,7 +27,16 @@ from remat_cli.graph.arrays import READONLY
 from remat_cli.mip import Bools, Floats, Ints
 
 Group = Literal[
-    "flow", "pricing", "annealing", "ordering", "segments", "copying", "overlapping", "repeated", "reaching"
+    "flow",
+    "pricing",
+    "annealing",
+    "ordering",
+    "reordering",
+    "segments",
+    "copying",
+    "overlapping",
+    "repeated",
+    "reaching",
 ]
 """A group: the entries of one module of this package, which are compiled together."""
 
@@ -53,6 +62,7 @@ _MODULES: dict[Group, str] = {
     "pricing": "remat_cli.kernels.pricing",
     "annealing": "remat_cli.kernels.moves",
     "ordering": "remat_cli.kernels.ordering",
+    "reordering": "remat_cli.kernels.reordering",
     "segments": "remat_cli.kernels.segments",
     "copying": "remat_cli.kernels.copying",
     "overlapping": "remat_cli.kernels.overlapping",

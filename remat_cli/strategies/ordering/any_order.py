@@ -1,0 +1,140 @@
+"""The cheapest schedule in any order, by Dijkstra's algorithm over states, from the end of schedules to their beginning.
+
+A state says which nodes are still to be computed for the first time (a set with the inputs of all its nodes), and which
+values what follows needs. A step back computes one node: its values are no longer needed, and its inputs are. If no
+other node of the set reads it, this is its first computation; else it is a recomputation, which costs something. So no
+state holds a value without need, and no step frees one.
+
+If the first computation of a node fits, and needs no more bytes before it than after it, only this step is tried. The
+proof is in ``docs/mathematics.md``, "Another order".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from remat_cli.control import Control
+from remat_cli.graph.arrays import arrays_of
+from remat_cli.graph.model import Graph
+from remat_cli.mip import Ints
+
+if TYPE_CHECKING:  # numba takes 0.3 s to import
+    from remat_cli.kernels.reordering import States
+
+MOST_NODES = 64
+"""Nodes of the largest graph: beyond, the states are too many to be worth the time."""
+_FEW_STATES, _MOST_STATES = 2**14, 2**22
+"""Room for states at first and at last: 400 MB, which are full after about 20 s."""
+_AT_ONCE = 20_000
+"""States between two looks at the clock: a tenth of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cheapest:
+    """The result of a search of all schedules.
+
+    Attributes:
+        computes: A cheapest schedule within the budget; None if none was found.
+        bound: No schedule within the budget recomputes for less, in units of C0; infinite if none fits.
+        states: States that were looked at.
+    """
+
+    computes: tuple[int, ...] | None
+    bound: float
+    states: int
+
+
+def cheapest_in_any_order(
+    graph: Graph, budget_bytes: int, control: Control, *, ceiling: float, most_states: int = _MOST_STATES
+) -> Cheapest:
+    """The cheapest schedule in any order, or a bound on its cost.
+
+    Args:
+        graph: The graph; its nodes run in one queue.
+        budget_bytes: Fixed memory included.
+        control: Stops it early.
+        ceiling: Schedules that recompute for as much, in units of C0, are of no interest.
+        most_states: States to keep.
+    """
+    from remat_cli.kernels.reordering import EXHAUSTED, FULL, enter, search
+
+    room, arrays = budget_bytes - graph.fixed_memory, arrays_of(graph)
+    states = _first(graph)
+    if states.held[0] > room:
+        return Cheapest(None, np.inf, 0)
+    enter(states, 0)
+    found, spent = -1, False
+    while found < 0 and not spent and not control.stopping():
+        found = search(arrays, states, room, ceiling, _AT_ONCE)
+        if found == EXHAUSTED:
+            return Cheapest(None, ceiling, int(states.count[2]))
+        if found == FULL:
+            spent = len(states.cost) >= most_states
+            states = states if spent else _larger(states)
+    looked = int(states.count[2])
+    if found >= 0:
+        return Cheapest(_sequence(states, found), float(states.cost[found]), looked)
+    return Cheapest(None, min(ceiling, float(states.price[0])) if states.count[1] else ceiling, looked)
+
+
+def _first(graph: Graph) -> States:
+    """The last state alone: every node is to be computed, and the graph outputs are needed."""
+    from remat_cli.kernels.reordering import WORD, States
+
+    n = len(graph.nodes)
+    words = (n + len(graph.size) - 1) // WORD + 1
+
+    def sets(of: Iterable[Iterable[int]]) -> Ints:
+        numbers = [sum(1 << bit for bit in bits) for bits in of]
+        parts = [[number >> WORD * w & (1 << WORD) - 1 for w in range(words)] for number in numbers]
+        return np.array(parts, dtype=np.int64)
+
+    key = np.zeros((_FEW_STATES, words), dtype=np.int64)
+    key[0] = sets([(*range(n), *(n + v for v in graph.outputs))])[0]
+    held = np.zeros(_FEW_STATES, dtype=np.int64)
+    held[0] = sum(graph.size[v] for v in graph.outputs)
+    return States(
+        readers=sets((j for v in graph.values_of(i) for j in graph.readers[v]) for i in range(n)),
+        made=sets((n + v for v in graph.values_of(i)) for i in range(n)),
+        read=sets((n + v for v in node.inputs) for node in graph.nodes),
+        key=key,
+        cost=np.zeros(_FEW_STATES),
+        held=held,
+        following=np.full(_FEW_STATES, -1, dtype=np.int64),
+        step=np.zeros(_FEW_STATES, dtype=np.int64),
+        done=np.zeros(_FEW_STATES, dtype=np.bool_),
+        level=np.zeros(n, dtype=np.int64),
+        count=np.array([1, 0, 0], dtype=np.int64),
+        **_empty(_FEW_STATES),
+    )
+
+
+def _empty(size: int) -> dict[str, Ints]:
+    """An empty hash table, and an empty queue with room for two entries a state."""
+    table = np.full(2 * size, -1, dtype=np.int64)
+    return {"table": table, "queue": np.zeros(2 * size, dtype=np.int64), "price": np.zeros(2 * size)}
+
+
+def _larger(states: States) -> States:
+    """The same states, with room for twice as many."""
+    from remat_cli.kernels.reordering import enter
+
+    grown = {name: getattr(states, name) for name in ("key", "cost", "held", "following", "step", "done")}
+    grown = {name: np.concatenate([array, np.zeros_like(array)]) for name, array in grown.items()}
+    states.count[1] = 0
+    larger = states._replace(**grown, **_empty(len(grown["cost"])))
+    enter(larger, 0)
+    return larger
+
+
+def _sequence(states: States, at: int) -> tuple[int, ...]:
+    """The computed nodes from state ``at`` to the end."""
+    computes = []
+    while states.following[at] >= 0:
+        computes.append(int(states.step[at]))
+        at = states.following[at]
+    return tuple(computes)
