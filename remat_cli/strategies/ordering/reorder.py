@@ -21,15 +21,16 @@ from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Termination
 from remat_cli.spec import format_spec
 from remat_cli.strategies.base import Bound, Context, Found, Known, Needs, NotFound, Schedule, Strategy, Task
-from remat_cli.strategies.bounds import cover_bound, safe_bound
+from remat_cli.strategies.bounds import cover_bound, of_share, safe_bound
 from remat_cli.strategies.conditions import MEDIUM
 from remat_cli.strategies.incumbent import Incumbent, Verdict
+from remat_cli.strategies.ordering.any_order import MOST_NODES, cheapest_in_any_order
 from remat_cli.strategies.ordering.candidates import Order, find_orders
 from remat_cli.strategies.published.opener import QUICK_METHODS
 from remat_cli.strategies.registry import strategy_from_spec
-from remat_cli.tolerances import INNER_GAP
+from remat_cli.tolerances import INNER_GAP, ROUNDING
 
-_MOST_NODES = 3_000
+_MOST_CUT_NODES = 3_000
 """A model of more nodes takes too long. Untuned."""
 _SPREAD_STAGES, _APART, _HIGHEST = 4, 40, 8
 """Stages looked at first: some with a high load that are more than a 40th of all nodes apart, and those of the highest
@@ -53,7 +54,7 @@ def free_cut_bound(graph: Graph, budget_bytes: int, context: Context, control: C
         A bound for any order; C0 if there is no better one.
     """
     trivial = Bound(graph.total_cost, Scope.ANY_ORDER)
-    if len(graph.nodes) > _MOST_NODES or graph.total_cost <= 0:
+    if len(graph.nodes) > _MOST_CUT_NODES or graph.total_cost <= 0:
         return trivial
     cuts = FreeCuts.of(graph, budget_bytes)
     if cuts.room_bytes <= 0:
@@ -103,6 +104,8 @@ def _least(cuts: FreeCuts, t: int, context: Context, control: Control, *, integr
 _ORDERS_S, _ORDERS_SHARE = 60.0, 0.15
 """Most seconds, and the largest share of the time left, for finding orders. Untuned."""
 _BOUND_S, _BOUND_SHARE = 10.0, 0.05
+_STATES_SHARE = 0.5
+"""Share of the time left for the search of all states. Untuned: most of them end long before."""
 _CUT_S, _CUT_SHARE = 20.0, 0.15
 """Most seconds, and the largest share of the time left, for the bound for any order. Untuned."""
 _GIVEN_SHARE = 0.4
@@ -245,20 +248,37 @@ class _Solving:
         for order in (orders.given, *orders.others):
             self.incumbent.offer(order.nodes)
         bound = self._cover(graph, any_order=True)
-        if math.isinf(bound.cost):
+        self.incumbent.raise_bound(bound)
+        self._recall()
+        if math.isinf(bound.cost) or not self._search_states():
             from remat_cli.milp.cover_bound import least_peak_in_any_order
 
-            least = least_peak_in_any_order(graph)
-            return NotFound("no schedule in any order fits", Scope.ANY_ORDER, peak_bound_bytes=least)
-        self.incumbent.raise_bound(bound)
-        clock = control.part(_CUT_SHARE, _CUT_S)
-        self.incumbent.raise_bound(free_cut_bound(graph, self.budget_bytes, self.context, clock))
-        self._recall()
+            least = max(least_peak_in_any_order(graph), self.budget_bytes + 1)
+            return self.incumbent.not_found("no schedule in any order fits", Scope.ANY_ORDER, peak_bound_bytes=least)
+        if not self.incumbent.over():
+            clock = control.part(_CUT_SHARE, _CUT_S)
+            self.incumbent.raise_bound(free_cut_bound(graph, self.budget_bytes, self.context, clock))
         self._solve_all(orders.given, orders.others)
         if self.incumbent.computes is not None:
             return self.incumbent.found(exhausted=not control.stopping())
         reason = "no schedule within the budget was found, neither in the order of the document nor in others"
         return self.incumbent.not_found(reason)
+
+    def _search_states(self) -> bool:
+        """Search all schedules of a small graph, in any order; False if none fits."""
+        graph, incumbent, control = self.task.graph, self.incumbent, self.context.control.part(_STATES_SHARE)
+        if len(graph.nodes) > MOST_NODES or incumbent.done() or not wait("reordering", control):
+            return True
+        incumbent.report("searching all orders")
+        unit = graph.total_cost or 1.0
+        # A little more than the cost that closes the gap, so that rounding does not leave it open.
+        ceiling = ((1 - self.context.gap) * incumbent.cost - graph.total_cost) / unit + 2 * ROUNDING
+        cheapest = cheapest_in_any_order(graph, self.budget_bytes, control, ceiling=ceiling)
+        incumbent.raise_bound(Bound(of_share(graph, cheapest.bound), Scope.ANY_ORDER))
+        if cheapest.computes is not None:
+            schedule = Schedule(cheapest.computes)
+            self._take_over(schedule, Found(schedule, maker="optimal"), "search of all orders")
+        return math.isfinite(cheapest.bound)
 
     def _open(self) -> None:
         """Run the methods that take milliseconds in the order of the document."""
