@@ -31,7 +31,7 @@ from typing import Any, Literal
 from benchmarks.machine import Load, machine, versions
 
 _ALL = """
-startup documents replay handoff solvers speedup anytime integral networks curves tight repeated captured order peers
+startup documents replay handoff solvers speedup anytime integral networks curves tight repeated captured order all_orders peers
 spreading targets scaling scale packages
 """
 NAMES = tuple(_ALL.split())

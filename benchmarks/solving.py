@@ -185,7 +185,9 @@ def first_plan(graph: Any, shares: tuple[float, ...], limit_s: float) -> tuple[f
 
 
 def graph_of(spec: str) -> Graph:
-    """A file (``....json``), a captured step (``torch/...``), a random graph (``layered-500``), or one of the zoo."""
+    """A file (``....json``), a captured step (``torch/...``), a random graph (``layered-500``, ``layered-500-SEED``), or
+    one of the zoo.
+    """
     from benchmarks.families import FAMILIES, chain
     from remat_cli.graph.io import load_graph
 
@@ -200,6 +202,9 @@ def graph_of(spec: str) -> Graph:
         return chain(int(nodes))
     if nodes.isdigit() and family in FAMILIES:
         return FAMILIES[family](int(nodes), 0)
+    family, _, size = family.rpartition("-")
+    if nodes.isdigit() and size.isdigit() and family in FAMILIES:
+        return FAMILIES[family](int(size), int(nodes))
     from remat_cli.zoo.registry import build_graph
 
     return build_graph(spec)

@@ -89,7 +89,7 @@ def _first(graph: Graph) -> States:
     words = (n + len(graph.size) - 1) // WORD + 1
 
     def sets(of: Iterable[Iterable[int]]) -> Ints:
-        numbers = [sum(1 << bit for bit in bits) for bits in of]
+        numbers = [sum(1 << bit for bit in set(bits)) for bits in of]
         parts = [[number >> WORD * w & (1 << WORD) - 1 for w in range(words)] for number in numbers]
         return np.array(parts, dtype=np.int64)
 
