@@ -31,8 +31,8 @@ from typing import Any, Literal
 from benchmarks.machine import Load, machine, versions
 
 _ALL = """
-startup documents replay handoff solvers speedup anytime integral networks curves tight repeated captured order all_orders peers
-spreading targets scaling scale packages
+startup documents replay handoff solvers speedup anytime integral networks curves tight repeated captured order
+all_orders peers spreading targets scaling scale packages
 """
 NAMES = tuple(_ALL.split())
 """The benchmarks of ``make bench``, in the order in which they run and appear on the page."""

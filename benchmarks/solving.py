@@ -185,8 +185,9 @@ def first_plan(graph: Any, shares: tuple[float, ...], limit_s: float) -> tuple[f
 
 
 def graph_of(spec: str) -> Graph:
-    """A file (``....json``), a captured step (``torch/...``), a random graph (``layered-500``, ``layered-500-SEED``), or
-    one of the zoo.
+    """A file (``....json``), a captured step (``torch/...``), a random graph (``layered-500``), or one of the zoo.
+
+    Random graphs may have a seed (``layered-500-1``).
     """
     from benchmarks.families import FAMILIES, chain
     from remat_cli.graph.io import load_graph

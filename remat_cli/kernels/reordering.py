@@ -39,7 +39,7 @@ class States(NamedTuple):
         queue: int64[entries], a heap: states by their cost, with entries for earlier, higher costs of some.
         price: float64[entries], the cost of each entry.
         level: int64[n], bytes needed before each node if it comes next, -1 if it cannot.
-        count: int64[3], numbers of states, of entries in the queue, and of states that are done.
+        totals: int64[3], numbers of states, of entries in the queue, and of states that are done.
     """
 
     readers: Square
@@ -55,21 +55,21 @@ class States(NamedTuple):
     queue: Ints
     price: Floats
     level: Ints
-    count: Ints
+    totals: Ints
 
 
 @inner
 def _has(key: Any, bit: int) -> bool:
-    return (key[bit // WORD] >> np.int64(bit % WORD)) & 1 == 1
+    return bool((key[bit // WORD] >> np.int64(bit % WORD)) & 1)
 
 
 @inner
 def _meet(first: Any, second: Any) -> bool:
     """Whether two sets have a bit in common."""
+    common = np.int64(0)
     for w in range(len(first)):
-        if first[w] & second[w]:
-            return True
-    return False
+        common |= first[w] & second[w]
+    return bool(common)
 
 
 @inner
@@ -82,7 +82,7 @@ def _place(s: States, key: Any) -> int:
     hashed *= np.int64(_FACTORS[1])
     hashed ^= (hashed >> np.int64(29)) & np.int64(0x7FFFFFFFF)
     mask = len(s.table) - 1
-    place = hashed & mask
+    place = int(hashed) & mask
     while s.table[place] >= 0:
         other, same = s.key[s.table[place]], True
         for w in range(len(key)):
@@ -96,8 +96,8 @@ def _place(s: States, key: Any) -> int:
 @inner
 def _push(s: States, price: float, state: int) -> None:
     """Put a state into the queue, before others of the same cost: nearer to the beginning of schedules."""
-    at = s.count[1]
-    s.count[1] += 1
+    at = s.totals[1]
+    s.totals[1] += 1
     while at > 0 and s.price[(at - 1) // 2] >= price:
         above = (at - 1) // 2
         s.price[at], s.queue[at] = s.price[above], s.queue[above]
@@ -108,9 +108,9 @@ def _push(s: States, price: float, state: int) -> None:
 @inner
 def _pop(s: States) -> int:
     """Take the first state out of the queue."""
-    first = s.queue[0]
-    s.count[1] -= 1
-    size = s.count[1]
+    first = int(s.queue[0])
+    s.totals[1] -= 1
+    size = s.totals[1]
     price, state = s.price[size], s.queue[size]
     at = 0
     while 2 * at + 1 < size:
@@ -151,7 +151,7 @@ def _look(graph: Arrays, s: States, at: int, room: int) -> int:
 @inner
 def _reach(graph: Arrays, s: States, at: int, k: int, ceiling: float) -> None:
     """Add the state before node ``k``, which is computed right before state ``at``."""
-    fresh = s.count[0]
+    fresh = s.totals[0]
     key, last = s.key[fresh], not _meet(s.readers[k], s.key[at])
     for w in range(len(key)):
         key[w] = (s.key[at, w] & ~s.made[k, w]) | s.read[k, w]
@@ -166,7 +166,7 @@ def _reach(graph: Arrays, s: States, at: int, k: int, ceiling: float) -> None:
     state = s.table[place]
     if state < 0:
         state = s.table[place] = fresh
-        s.count[0] += 1
+        s.totals[0] += 1
         s.held[state], s.done[state] = s.level[k], False
     elif s.cost[state] <= cost:
         return
@@ -175,9 +175,9 @@ def _reach(graph: Arrays, s: States, at: int, k: int, ceiling: float) -> None:
 
 
 @entry
-def enter(s: States, start: int) -> None:
-    """Put the states from ``start`` on into the hash table, and those that wait into the queue."""
-    for state in range(start, s.count[0]):
+def enter(s: States) -> None:
+    """Put all states into the hash table, and those that wait into the queue."""
+    for state in range(s.totals[0]):
         s.table[_place(s, s.key[state])] = state
         if not s.done[state]:
             _push(s, s.cost[state], state)
@@ -199,15 +199,15 @@ def search(graph: Arrays, s: States, room: int, ceiling: float, most: int) -> in
     """
     n = len(graph.cost)
     for _ in range(most):
-        if s.count[1] == 0:
+        if s.totals[1] == 0:
             return EXHAUSTED
-        if s.count[0] + n >= len(s.cost) or s.count[1] + n >= len(s.queue):
+        if s.totals[0] + n >= len(s.cost) or s.totals[1] + n >= len(s.queue):
             return FULL
         at = _pop(s)
         if s.done[at]:
             continue
         s.done[at] = True
-        s.count[2] += 1
+        s.totals[2] += 1
         if not _meet(s.key[at], s.key[at]):
             return at
         once = _look(graph, s, at, room)

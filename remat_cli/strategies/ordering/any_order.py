@@ -1,4 +1,4 @@
-"""The cheapest schedule in any order, by Dijkstra's algorithm over states, from the end of schedules to their beginning.
+"""The cheapest schedule in any order, by Dijkstra's algorithm over states, from the end of schedules to the beginning.
 
 A state says which nodes are still to be computed for the first time (a set with the inputs of all its nodes), and which
 values what follows needs. A step back computes one node: its values are no longer needed, and its inputs are. If no
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,11 +25,15 @@ from remat_cli.mip import Ints
 if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.kernels.reordering import States
 
-MOST_NODES = 64
-"""Nodes of the largest graph: beyond, the states are too many to be worth the time."""
-_FEW_STATES, _MOST_STATES = 2**14, 2**22
-"""Room for states at first and at last: 400 MB, which are full after about 20 s."""
-_AT_ONCE = 20_000
+MOST_NODES = 256
+"""Nodes of the largest graph. `moccasin/G2` (250) is proven at 75% of its no-remat peak after 9 s; on `moccasin/G3`
+(500) the bound is next to nothing after 20 s (by hand)."""
+_FEW_STATES, _MOST_BYTES = 2**14, 2**29
+"""States to have room for at first, and bytes for them at last: those of 60 nodes are full after about 20 s."""
+_QUEUED = 2
+"""Entries of the queue for each state, since a state gets another one when it becomes cheaper."""
+_BY_STATE = ("key", "cost", "held", "following", "step", "done")
+_AT_ONCE = 10_000
 """States between two looks at the clock: a tenth of a second."""
 
 
@@ -49,7 +53,7 @@ class Cheapest:
 
 
 def cheapest_in_any_order(
-    graph: Graph, budget_bytes: int, control: Control, *, ceiling: float, most_states: int = _MOST_STATES
+    graph: Graph, budget_bytes: int, control: Control, *, ceiling: float, most_bytes: int = _MOST_BYTES
 ) -> Cheapest:
     """The cheapest schedule in any order, or a bound on its cost.
 
@@ -58,7 +62,7 @@ def cheapest_in_any_order(
         budget_bytes: Fixed memory included.
         control: Stops it early.
         ceiling: Schedules that recompute for as much, in units of C0, are of no interest.
-        most_states: States to keep.
+        most_bytes: Memory for states; it takes no more than this, and a little at least.
     """
     from remat_cli.kernels.reordering import EXHAUSTED, FULL, enter, search
 
@@ -66,19 +70,19 @@ def cheapest_in_any_order(
     states = _first(graph)
     if states.held[0] > room:
         return Cheapest(None, np.inf, 0)
-    enter(states, 0)
+    enter(states)
     found, spent = -1, False
     while found < 0 and not spent and not control.stopping():
         found = search(arrays, states, room, ceiling, _AT_ONCE)
         if found == EXHAUSTED:
-            return Cheapest(None, ceiling, int(states.count[2]))
+            return Cheapest(None, ceiling, int(states.totals[2]))
         if found == FULL:
-            spent = len(states.cost) >= most_states
+            spent = 2 * sum(array.nbytes for array in states) > most_bytes
             states = states if spent else _larger(states)
-    looked = int(states.count[2])
+    looked = int(states.totals[2])
     if found >= 0:
         return Cheapest(_sequence(states, found), float(states.cost[found]), looked)
-    return Cheapest(None, min(ceiling, float(states.price[0])) if states.count[1] else ceiling, looked)
+    return Cheapest(None, min(ceiling, float(states.price[0])) if states.totals[1] else ceiling, looked)
 
 
 def _first(graph: Graph) -> States:
@@ -107,27 +111,30 @@ def _first(graph: Graph) -> States:
         following=np.full(_FEW_STATES, -1, dtype=np.int64),
         step=np.zeros(_FEW_STATES, dtype=np.int64),
         done=np.zeros(_FEW_STATES, dtype=np.bool_),
+        table=_table(_FEW_STATES),
+        queue=np.zeros(_QUEUED * _FEW_STATES, dtype=np.int64),
+        price=np.zeros(_QUEUED * _FEW_STATES),
         level=np.zeros(n, dtype=np.int64),
-        count=np.array([1, 0, 0], dtype=np.int64),
-        **_empty(_FEW_STATES),
+        totals=np.array([1, 0, 0], dtype=np.int64),
     )
 
 
-def _empty(size: int) -> dict[str, Ints]:
-    """An empty hash table, and an empty queue with room for two entries a state."""
-    table = np.full(2 * size, -1, dtype=np.int64)
-    return {"table": table, "queue": np.zeros(2 * size, dtype=np.int64), "price": np.zeros(2 * size)}
+def _table(size: int) -> Ints:
+    """An empty hash table for so many states, at most half full."""
+    return np.full(2 * size, -1, dtype=np.int64)
 
 
 def _larger(states: States) -> States:
     """The same states, with room for twice as many."""
     from remat_cli.kernels.reordering import enter
 
-    grown = {name: getattr(states, name) for name in ("key", "cost", "held", "following", "step", "done")}
+    size = 2 * len(states.cost)
+    grown: dict[str, Any] = {name: getattr(states, name) for name in _BY_STATE}
     grown = {name: np.concatenate([array, np.zeros_like(array)]) for name, array in grown.items()}
-    states.count[1] = 0
-    larger = states._replace(**grown, **_empty(len(grown["cost"])))
-    enter(larger, 0)
+    queue, price = np.zeros(_QUEUED * size, dtype=np.int64), np.zeros(_QUEUED * size)
+    states.totals[1] = 0
+    larger = states._replace(**grown, table=_table(size), queue=queue, price=price)
+    enter(larger)
     return larger
 
 
