@@ -32,12 +32,13 @@ class States(NamedTuple):
         key: int64[size, words], the bits of each state.
         cost: float64[size], the least cost of recomputation known from it to the end, in units of C0.
         held: int64[size], bytes of its values.
+        left: int64[size], number of its nodes.
         following: int64[size], the state after it, -1 if it is the last.
         step: int64[size], the node computed between the two.
         done: bool[size], whether what may come before it has been looked at.
         table: int64[a power of 2], a hash table: states by their bits, -1 where there is none.
-        queue: int64[entries], a heap: states by their cost, with entries for earlier, higher costs of some.
-        price: float64[entries], the cost of each entry.
+        queue: int64[entries], a heap: states by their price, with entries for earlier, higher prices of some.
+        price: float64[entries], the price of each entry.
         level: int64[n], bytes needed before each node if it comes next, -1 if it cannot.
         totals: int64[3], numbers of states, of entries in the queue, and of states that are done.
     """
@@ -48,6 +49,7 @@ class States(NamedTuple):
     key: Square
     cost: Floats
     held: Ints
+    left: Ints
     following: Ints
     step: Ints
     done: Bools
@@ -95,7 +97,7 @@ def _place(s: States, key: Any) -> int:
 
 @inner
 def _push(s: States, price: float, state: int) -> None:
-    """Put a state into the queue, before others of the same cost: nearer to the beginning of schedules."""
+    """Put a state into the queue, before others of the same price: nearer to the beginning of schedules."""
     at = s.totals[1]
     s.totals[1] += 1
     while at > 0 and s.price[(at - 1) // 2] >= price:
@@ -149,14 +151,15 @@ def _look(graph: Arrays, s: States, at: int, room: int) -> int:
 
 
 @inner
-def _reach(graph: Arrays, s: States, at: int, k: int, ceiling: float) -> None:
+def _reach(graph: Arrays, s: States, at: int, k: int, ceiling: float, urge: float) -> None:
     """Add the state before node ``k``, which is computed right before state ``at``."""
     fresh = s.totals[0]
     key, last = s.key[fresh], not _meet(s.readers[k], s.key[at])
     for w in range(len(key)):
         key[w] = (s.key[at, w] & ~s.made[k, w]) | s.read[k, w]
-    cost = s.cost[at]
+    cost, left = s.cost[at], s.left[at]
     if last:
+        left -= 1
         key[k // WORD] &= ~(np.int64(1) << np.int64(k % WORD))
     else:
         cost += graph.cost[k]
@@ -167,35 +170,36 @@ def _reach(graph: Arrays, s: States, at: int, k: int, ceiling: float) -> None:
     if state < 0:
         state = s.table[place] = fresh
         s.totals[0] += 1
-        s.held[state], s.done[state] = s.level[k], False
+        s.held[state], s.left[state] = s.level[k], left
     elif s.cost[state] <= cost:
         return
-    s.cost[state], s.following[state], s.step[state] = cost, at, k
-    _push(s, cost, state)
+    s.cost[state], s.following[state], s.step[state], s.done[state] = cost, at, k, False
+    _push(s, cost + urge * left, state)
 
 
 @entry
-def enter(s: States) -> None:
+def enter(s: States, urge: float) -> None:
     """Put all states into the hash table, and those that wait into the queue."""
     for state in range(s.totals[0]):
         s.table[_place(s, s.key[state])] = state
         if not s.done[state]:
-            _push(s, s.cost[state], state)
+            _push(s, s.cost[state] + urge * s.left[state], state)
 
 
 @entry
-def search(graph: Arrays, s: States, room: int, ceiling: float, most: int) -> int:
-    """Look at states in the order of their cost.
+def search(graph: Arrays, s: States, room: int, ceiling: float, urge: float, most: int) -> int:
+    """Look at states in the order of their price: their cost, and ``urge`` for each node that is still to be computed.
 
     Args:
         graph: The graph.
         s: The states so far.
         room: Bytes without fixed memory.
         ceiling: States that cost as much are left out.
+        urge: With 0 the first schedule is a cheapest one; with more it is found sooner.
         most: States to look at in this call.
 
     Returns:
-        The state at the beginning of a cheapest schedule, or one of :data:`PAUSED`, :data:`FULL`, :data:`EXHAUSTED`.
+        The state at the beginning of a schedule, or one of :data:`PAUSED`, :data:`FULL`, :data:`EXHAUSTED`.
     """
     n = len(graph.cost)
     for _ in range(most):
@@ -212,9 +216,9 @@ def search(graph: Arrays, s: States, room: int, ceiling: float, most: int) -> in
             return at
         once = _look(graph, s, at, room)
         if once >= 0:
-            _reach(graph, s, at, once, ceiling)
+            _reach(graph, s, at, once, ceiling, urge)
             continue
         for k in range(n):
             if s.level[k] >= 0:
-                _reach(graph, s, at, k, ceiling)
+                _reach(graph, s, at, k, ceiling, urge)
     return PAUSED

@@ -32,7 +32,10 @@ _FEW_STATES, _MOST_BYTES = 2**14, 2**29
 """States to have room for at first, and bytes for them at last: those of 60 nodes are full after about 20 s."""
 _QUEUED = 2
 """Entries of the queue for each state, since a state gets another one when it becomes cheaper."""
-_BY_STATE = ("key", "cost", "held", "following", "step", "done")
+_BY_STATE = ("key", "cost", "held", "left", "following", "step", "done")
+_HURRIES, _HURRY_BYTES = (4.0, 1.0, 0.3, 0.1), 2**25
+"""What is expected to be recomputed, in units of C0, in searches for a first schedule; and bytes for states of these.
+Untuned."""
 _AT_ONCE = 10_000
 """States between two looks at the clock: a tenth of a second."""
 
@@ -42,7 +45,7 @@ class Cheapest:
     """The result of a search of all schedules.
 
     Attributes:
-        computes: A cheapest schedule within the budget; None if none was found.
+        computes: The cheapest schedule found, within the budget; None if none was found.
         bound: No schedule within the budget recomputes for less, in units of C0; infinite if none fits.
         states: States that were looked at.
     """
@@ -55,7 +58,7 @@ class Cheapest:
 def cheapest_in_any_order(
     graph: Graph, budget_bytes: int, control: Control, *, ceiling: float, most_bytes: int = _MOST_BYTES
 ) -> Cheapest:
-    """The cheapest schedule in any order, or a bound on its cost.
+    """The cheapest schedule in any order, or the best one found and a bound.
 
     Args:
         graph: The graph; its nodes run in one queue.
@@ -64,25 +67,39 @@ def cheapest_in_any_order(
         ceiling: Schedules that recompute for as much, in units of C0, are of no interest.
         most_bytes: Memory for states; it takes no more than this, and a little at least.
     """
-    from remat_cli.kernels.reordering import EXHAUSTED, FULL, enter, search
+    from remat_cli.kernels.reordering import EXHAUSTED
 
-    room, arrays = budget_bytes - graph.fixed_memory, arrays_of(graph)
-    states = _first(graph)
+    computes, looked = None, 0
+    for hurry in (*_HURRIES, 0.0):
+        urge, room_for_states = hurry / max(1, len(graph.nodes)), min(most_bytes, _HURRY_BYTES) if hurry else most_bytes
+        states, end = _search(graph, budget_bytes - graph.fixed_memory, control, ceiling, urge, room_for_states)
+        looked += int(states.totals[2])
+        if end >= 0:
+            computes, ceiling = _sequence(states, end), float(states.cost[end])
+        if end == EXHAUSTED or (end >= 0 and not hurry):
+            return Cheapest(computes, ceiling, looked)
+    return Cheapest(computes, min(ceiling, float(states.price[0])), looked)
+
+
+def _search(
+    graph: Graph, room: int, control: Control, ceiling: float, urge: float, most_bytes: int
+) -> tuple[States, int]:
+    """Search until a schedule is found, or nothing is left to look at, or ``most_bytes`` are full; see the kernel.
+
+    Returns:
+        The states, and where the search ended.
+    """
+    from remat_cli.kernels.reordering import EXHAUSTED, FULL, PAUSED, enter, search
+
+    arrays, states, end = arrays_of(graph), _first(graph), PAUSED
     if states.held[0] > room:
-        return Cheapest(None, np.inf, 0)
-    enter(states)
-    found, spent = -1, False
-    while found < 0 and not spent and not control.stopping():
-        found = search(arrays, states, room, ceiling, _AT_ONCE)
-        if found == EXHAUSTED:
-            return Cheapest(None, ceiling, int(states.totals[2]))
-        if found == FULL:
-            spent = 2 * sum(array.nbytes for array in states) > most_bytes
-            states = states if spent else _larger(states)
-    looked = int(states.totals[2])
-    if found >= 0:
-        return Cheapest(_sequence(states, found), float(states.cost[found]), looked)
-    return Cheapest(None, min(ceiling, float(states.price[0])) if states.totals[1] else ceiling, looked)
+        return states, EXHAUSTED
+    enter(states, urge)
+    while end == PAUSED and not control.stopping():
+        end = search(arrays, states, room, ceiling, urge, _AT_ONCE)
+        if end == FULL and 2 * sum(array.nbytes for array in states) <= most_bytes:
+            states, end = _larger(states, urge), PAUSED
+    return states, end
 
 
 def _first(graph: Graph) -> States:
@@ -101,6 +118,7 @@ def _first(graph: Graph) -> States:
     key[0] = sets([(*range(n), *(n + v for v in graph.outputs))])[0]
     held = np.zeros(_FEW_STATES, dtype=np.int64)
     held[0] = sum(graph.size[v] for v in graph.outputs)
+    left = np.full(_FEW_STATES, n, dtype=np.int64)
     return States(
         readers=sets((j for v in graph.values_of(i) for j in graph.readers[v]) for i in range(n)),
         made=sets((n + v for v in graph.values_of(i)) for i in range(n)),
@@ -108,6 +126,7 @@ def _first(graph: Graph) -> States:
         key=key,
         cost=np.zeros(_FEW_STATES),
         held=held,
+        left=left,
         following=np.full(_FEW_STATES, -1, dtype=np.int64),
         step=np.zeros(_FEW_STATES, dtype=np.int64),
         done=np.zeros(_FEW_STATES, dtype=np.bool_),
@@ -124,7 +143,7 @@ def _table(size: int) -> Ints:
     return np.full(2 * size, -1, dtype=np.int64)
 
 
-def _larger(states: States) -> States:
+def _larger(states: States, urge: float) -> States:
     """The same states, with room for twice as many."""
     from remat_cli.kernels.reordering import enter
 
@@ -134,7 +153,7 @@ def _larger(states: States) -> States:
     queue, price = np.zeros(_QUEUED * size, dtype=np.int64), np.zeros(_QUEUED * size)
     states.totals[1] = 0
     larger = states._replace(**grown, table=_table(size), queue=queue, price=price)
-    enter(larger)
+    enter(larger, urge)
     return larger
 
 
