@@ -23,6 +23,7 @@ from remat_cli.strategies.copying.walker import Walker
 from remat_cli.strategies.openers.clearing import Network, Question
 from remat_cli.strategies.openers.prices import Pricing
 from remat_cli.strategies.ordering import anneal
+from remat_cli.strategies.ordering.any_order import cheapest_in_any_order
 from remat_cli.strategies.overlapping.walker import Walker as OverlappingWalker
 from remat_cli.strategies.repeated.bound import bound_of, levels_of
 from remat_cli.strategies.repeated.reachability import Reachability
@@ -48,6 +49,7 @@ def test_every_entry_is_called_with_the_types_of_its_annotations():
     Walk.of(Problem.of(graph, budget // 2), range(len(graph.nodes)), 1, 0.1).advance(10, 1e-3, 1e-4)
     Pricing.of(graph, budget // 2).round(1.0, 0.5, 0.1)
     anneal.anneal(anneal.Problem.of(graph), range(len(graph.nodes)), budget // 2, 10, 1)
+    cheapest_in_any_order(graph, budget, Control(), ceiling=np.inf, most_bytes=0)
     wanted = np.zeros(len(graph.size), dtype=np.bool_)
     Network.of(graph, budget).choose(Question(wanted, np.ones(len(graph.size)), len(graph.nodes)), 0.1)
     square, line = np.zeros((3, 3), dtype=np.int64), np.zeros(3, dtype=np.int64)
