@@ -104,7 +104,7 @@ def _least(cuts: FreeCuts, t: int, context: Context, control: Control, *, integr
 _ORDERS_S, _ORDERS_SHARE = 60.0, 0.15
 """Most seconds, and the largest share of the time left, for finding orders. Untuned."""
 _BOUND_S, _BOUND_SHARE = 10.0, 0.05
-_STATES_SHARE = 0.25
+_STATES_SHARE = 0.4
 """Share of the time left for the search of all states. Untuned: most of them end long before."""
 _CUT_S, _CUT_SHARE = 20.0, 0.15
 """Most seconds, and the largest share of the time left, for the bound for any order. Untuned."""
