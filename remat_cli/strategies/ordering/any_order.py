@@ -11,7 +11,7 @@ proof is in ``docs/mathematics.md``, "Another order".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,13 @@ class Cheapest:
 
 
 def cheapest_in_any_order(
-    graph: Graph, budget_bytes: int, control: Control, *, ceiling: float, most_bytes: int = _MOST_BYTES
+    graph: Graph,
+    budget_bytes: int,
+    control: Control,
+    *,
+    ceiling: float,
+    most_bytes: int = _MOST_BYTES,
+    found: Callable[[tuple[int, ...]], None] = lambda computes: None,
 ) -> Cheapest:
     """The cheapest schedule in any order, or the best one found and a bound.
 
@@ -66,6 +72,7 @@ def cheapest_in_any_order(
         control: Stops it early.
         ceiling: Schedules that recompute for as much, in units of C0, are of no interest.
         most_bytes: Memory for states; it takes no more than this, and a little at least.
+        found: Gets every schedule, each cheaper than the one before.
     """
     from remat_cli.kernels.reordering import EXHAUSTED
 
@@ -76,6 +83,7 @@ def cheapest_in_any_order(
         looked += int(states.totals[2])
         if end >= 0:
             computes, ceiling = _sequence(states, end), float(states.cost[end])
+            found(computes)
         if end == EXHAUSTED or (end >= 0 and not hurry):
             return Cheapest(computes, ceiling, looked)
     return Cheapest(computes, min(ceiling, float(states.price[0])), looked)

@@ -273,11 +273,13 @@ class _Solving:
         unit = graph.total_cost or 1.0
         # A little more than the cost that closes the gap, so that rounding does not leave it open.
         ceiling = ((1 - self.context.gap) * incumbent.cost - graph.total_cost) / unit + 2 * ROUNDING
-        cheapest = cheapest_in_any_order(graph, self.budget_bytes, control, ceiling=ceiling)
-        incumbent.raise_bound(Bound(of_share(graph, cheapest.bound), Scope.ANY_ORDER))
-        if cheapest.computes is not None:
-            schedule = Schedule(cheapest.computes)
+
+        def found(computes: tuple[int, ...]) -> None:
+            schedule = Schedule(computes)
             self._take_over(schedule, Found(schedule, maker="optimal"), "search of all orders")
+
+        cheapest = cheapest_in_any_order(graph, self.budget_bytes, control, ceiling=ceiling, found=found)
+        incumbent.raise_bound(Bound(of_share(graph, cheapest.bound), Scope.ANY_ORDER))
         return math.isfinite(cheapest.bound)
 
     def _open(self) -> None:
