@@ -1,4 +1,4 @@
-"""Proofs for any order of the nodes on graphs of up to 60 nodes.
+"""Proofs for any order on graphs of up to 60 nodes.
 
 Random graphs of three families, made from seeds, with `--reorder`. At a budget of 0% the largest working set fits, and
 at 100% the graph fits without recomputation in the best order that remat finds; graphs for which both are the same are
