@@ -277,6 +277,7 @@ class _Solving:
         def found(computes: tuple[int, ...]) -> None:
             schedule = Schedule(computes)
             self._take_over(schedule, Found(schedule, maker="optimal"), "search of all orders")
+            incumbent.report("searching all orders")
 
         cheapest = cheapest_in_any_order(graph, self.budget_bytes, control, ceiling=ceiling, found=found)
         incumbent.raise_bound(Bound(of_share(graph, cheapest.bound), Scope.ANY_ORDER))
