@@ -57,7 +57,7 @@ class Layer(Record):
 
 
 @inner
-def _added(sets: Any, count: int, table: Any, new: int, scan: int) -> int:
+def _added(sets: Any, count: int, table: Any, new: int) -> int:
     """The number of sets once ``new`` is among them, unless one of them is or contains it; -1 if there is no space."""
     mask = len(table) - 1
     at = ((new * _SPREAD) >> 20) & mask
@@ -65,10 +65,10 @@ def _added(sets: Any, count: int, table: Any, new: int, scan: int) -> int:
         if sets[table[at] - 1] == new:
             return count
         at = (at + 1) & mask
-    for k in range(min(count, scan)):
+    for k in range(min(count, _SCAN)):
         if new & ~sets[k] == 0:
             return count
-    for k in range(max(scan, count - scan), count):
+    for k in range(max(_SCAN, count - _SCAN), count):
         if new & ~sets[k] == 0:
             return count
     if count == len(sets):
@@ -93,17 +93,7 @@ def _listed(sizes: Any, other: int, bit: Any, size: Any, rest: Any, beyond: Any)
 
 @inner
 def _successors(
-    of: Nodes,
-    need: int,
-    other: int,
-    room: int,
-    layer: Any,
-    space: Any,
-    useful: int,
-    sets: Any,
-    count: int,
-    table: Any,
-    scan: int,
+    of: Nodes, need: int, other: int, room: int, layer: Any, space: Any, sets: Any, count: int, table: Any
 ) -> int:
     """Add ``need`` with each set of ``other`` that fits into ``room`` bytes and to which nothing of ``other`` can come.
 
@@ -112,13 +102,11 @@ def _successors(
         need: What must be in memory.
         other: What may be in memory beside it.
         room: Bytes for that.
-        layer: Gets how many bytes more would change the result.
+        layer: Says which values are useful; gets how many bytes more would change the result.
         space: int64[7, 65], scratch space.
-        useful: Of the new sets only these values are of interest.
         sets: The sets.
         count: Their number.
         table: Their hash table.
-        scan: See :data:`_SCAN`.
 
     Returns:
         The new number of sets; -1 if there is no space.
@@ -132,7 +120,7 @@ def _successors(
         down = False
         if not without and beyond[depth] <= left[depth]:
             if left[depth] - beyond[depth] < least[depth]:
-                count = _added(sets, count, table, (need | chosen[depth] | rest[depth]) & useful, scan)
+                count = _added(sets, count, table, (need | chosen[depth] | rest[depth]) & layer.useful)
                 if count < 0:
                     return -1
         elif not without and size[depth] <= left[depth]:
@@ -202,20 +190,15 @@ def expand(
             if beside < 0:
                 layer.more = min(layer.more, -beside)
                 continue
+            other = present & ~need
             if i < t:
-                count = _successors(
-                    of, need, present & ~need, beside, layer, space, layer.useful, sets, layer.sets, table, _SCAN
-                )
-                if count < 0:
-                    return FULL
-                layer.sets = count
+                count = _successors(of, need, other, beside, layer, space, sets, layer.sets, table)
+                layer.sets = max(count, layer.sets)
             else:
-                count = _successors(
-                    of, need, present & ~need, beside, layer, space, -1, following, layer.following, next_table, 0
-                )
-                if count < 0:
-                    return FULL
-                layer.following = count
+                count = _successors(of, need, other, beside, layer, space, following, layer.following, next_table)
+                layer.following = max(count, layer.following)
+            if count < 0:
+                return FULL
     return 0
 
 
@@ -230,5 +213,5 @@ def put(sets: Ints, table: Ints, new: Ints) -> int:
     """
     count = 0
     for one in new:
-        count = _added(sets, count, table, one, _SCAN)
+        count = _added(sets, count, table, one)
     return count
