@@ -171,7 +171,8 @@ class Pipelined(Strategy):
             return incumbent.found(exhausted=incumbent.exhausted())
         objective = incumbent.objective
         if incumbent.verdict is Verdict.IMPOSSIBLE:
-            reason, least = incumbent.certified(objective.nothing_fits), objective.least_peak_bytes
+            reason = incumbent.certified(objective.nothing_fits)
+            least = max(objective.least_peak_bytes or 0, incumbent.least_bytes) or None
             return incumbent.not_found(reason, Scope.DOCUMENT_ORDER, peak_bound_bytes=least)
         if incumbent.refusal is not None:
             return incumbent.refusal

@@ -78,6 +78,7 @@ class Incumbent:
         prices: Reduced costs of recomputation, once they are known.
         pool: Recomputations of recent schedules; None unless an engine merges them.
         refusal: An engine's proof that no schedule fits, with its reason; None if there is none.
+        least_bytes: No schedule in document order has a smaller peak; 0 if no engine has found out.
         uncertified: Whether only the word of one solver says that no schedule fits.
         engines: The engines that work on it, with their state (see :func:`engine_at`).
         states: What several engines share, by its class (see :meth:`shared`).
@@ -104,6 +105,7 @@ class Incumbent:
     prices: Prices | None = None
     pool: Pool | None = None
     refusal: NotFound | None = None
+    least_bytes: int = 0
     uncertified: bool = False
     engines: dict[str, object] = field(default_factory=dict)
     states: dict[object, object] = field(default_factory=dict)

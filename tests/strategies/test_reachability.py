@@ -14,6 +14,7 @@ from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, working_sets
 from remat_cli.graph.induced import induced
 from remat_cli.graph.model import Graph
+from remat_cli.plan.model import Scope
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Context, NotFound, Task
 from remat_cli.strategies.registry import strategy_from_spec
@@ -95,3 +96,13 @@ def test_it_stops_with_the_clock() -> None:
     control.cancelled.set()
     budget = graph.fixed_memory + max(working_sets(graph))
     assert Reachability.of(graph).least_beyond(budget, control) is None
+
+
+def test_an_impossible_budget_is_told_with_one_that_may_do() -> None:
+    graph = build_graph("resnet-deep{depth=47,backward=operator}")
+    budget = graph.fixed_memory + 4 * 128 * 64 * 32 * 32 * 4 - 1
+    answer = strategy_from_spec("optimal").solve(Task(graph, budget), Context(Control.within(60), Highs(), threads=1))
+    assert isinstance(answer, NotFound)
+    assert answer.scope is Scope.DOCUMENT_ORDER
+    assert answer.peak_bound_bytes is not None
+    assert answer.peak_bound_bytes > budget

@@ -41,6 +41,8 @@ _WINDOWS = 3
 """Most windows to look at with one choice of these numbers: those with the highest peaks."""
 _FIRST_SPACE = 1_024
 """Space for sets at first, a power of two; where it does not suffice it is made four times as large."""
+_FURTHER_S = 2.0
+"""Most seconds to look at larger budgets, for the message that the asked one is impossible."""
 _NO_LIMIT = 2**62
 _BATCH = 500
 """Sets between two looks at the clock: some milliseconds."""
@@ -267,12 +269,18 @@ class Unreachable(Engine):
     asked: bool = False
 
     def work(self) -> bool:
-        """Raise the bound to infinity if no schedule in document order fits."""
+        """Raise the bound to infinity if no schedule in document order fits, and look for a budget that may do."""
         incumbent = self.incumbent
         if self.asked:
             return False
         self.asked = True
         incumbent.report("listing states of memory")
-        if Reachability.of(incumbent.graph).least_beyond(incumbent.budget_bytes, incumbent.context.control) is not None:
+        reachability, control = Reachability.of(incumbent.graph), incumbent.context.control
+        least = reachability.least_beyond(incumbent.budget_bytes, control)
+        if least is not None:
+            further = control.part(most_s=_FURTHER_S)
+            while least is not None:
+                incumbent.least_bytes = least
+                least = reachability.least_beyond(least, further)
             incumbent.raise_bound(Bound(float("inf"), Scope.DOCUMENT_ORDER))
         return False
