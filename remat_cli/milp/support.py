@@ -1,10 +1,8 @@
 """Chooses the support of the retention MILP: for every node the stages in which it may be recomputed.
 
-Small supports find schedules. Two prove bounds on every schedule in document order: the full one, and the *event
-support*, which holds an optimum of the model without in-stage rows (proof: ``docs/mathematics.md``, "Events").
+Small supports find schedules. The full one proves bounds on every schedule in document order.
 """
 
-import heapq
 import math
 from collections.abc import Iterable, Sequence
 
@@ -75,72 +73,3 @@ def affordable(prices: Sequence[float], most: float, graph: Graph) -> Support:
 def common(one: Support, other: Support) -> Support:
     """Stages that are in both supports."""
     return tuple(tuple(sorted({*a} & {*b})) for a, b in zip(one, other, strict=True))
-
-
-def event_support(graph: Graph, prices: Sequence[float], most: float) -> Support:
-    """A support that holds some optimum of the model without in-stage rows.
-
-    Recomputations in one stage are *adjacent* if one reads the other or both read one value. Stage t is an *event* of
-    node k if node t reads k or an input u of k, if t-1 makes or reads u, or if t-1 is k. Some cheapest solution
-    recomputes a node only where adjacent recomputations link it to one with an event. In-stage rows break the exchange
-    that proves this: with them the support must be the full one.
-
-    Args:
-        graph: The graph with its closing node.
-        prices: Lower bound on the cost of recomputing each node; not negative.
-        most: Most cost of all recomputations of one stage; solutions with more need not be in the support.
-
-    Returns:
-        For every node the stages with an event of a node that is linked to it by nodes of total price ``most`` at most.
-    """
-    allowed = [node.recompute and prices[i] <= most for i, node in enumerate(graph.nodes)]
-    events = [_events(graph, i) if allowed[i] else frozenset() for i in range(len(graph.nodes))]
-    links = [_adjacent(graph, i, allowed) if allowed[i] else frozenset() for i in range(len(graph.nodes))]
-    return tuple(
-        tuple(sorted(t for t in _reached(i, links, prices, most, events) if i < t < len(graph.nodes)))
-        if allowed[i]
-        else ()
-        for i in range(len(graph.nodes))
-    )
-
-
-def _events(graph: Graph, i: int) -> frozenset[int]:
-    """Stages that are events of node i."""
-    stages = {i + 1, *(j for v in graph.values_of(i) for j in graph.readers[v])}
-    for u in graph.nodes[i].inputs:
-        stages.add(graph.producer[u] + 1)
-        for j in graph.readers[u]:
-            stages.update((j, j + 1))
-    return frozenset(stages)
-
-
-def _adjacent(graph: Graph, i: int, allowed: Sequence[bool]) -> frozenset[int]:
-    """Nodes whose recomputation in one stage with that of node i makes a group."""
-    near = {j for v in graph.values_of(i) for j in graph.readers[v]}
-    for u in graph.nodes[i].inputs:
-        near.add(graph.producer[u])
-        near.update(graph.readers[u])
-    return frozenset(j for j in near if j != i and allowed[j])
-
-
-def _reached(
-    start: int, links: Sequence[frozenset[int]], prices: Sequence[float], most: float, events: Sequence[frozenset[int]]
-) -> set[int]:
-    """Events of all nodes on paths from ``start`` with a total price, both ends included, of at most ``most``.
-
-    Dijkstra's algorithm: a group that links two nodes contains a path between them and pays for all nodes of it.
-    """
-    distance = {start: prices[start]}
-    queue = [(prices[start], start)]
-    stages: set[int] = set()
-    while queue:
-        far, k = heapq.heappop(queue)
-        if far > distance[k]:
-            continue
-        stages |= events[k]
-        for j in links[k]:
-            further = far + prices[j]
-            if further <= most and further < distance.get(j, float("inf")):
-                distance[j] = further
-                heapq.heappush(queue, (further, j))
-    return stages

@@ -48,7 +48,7 @@ _PRICES = f"{_ROOM}.openers.prices:Prices"
 _STAGE_CUTS = f"{_ROOM}.openers.stage_cuts:StageCuts"
 _CHAIN = f"{_ROOM}.chains.visits:ChainStructure"
 _GROWING = f"{_ROOM}.retention.search:Growing"
-_EVENTS, _INSIDE = f"{_ROOM}.retention.proof:EventProof", f"{_ROOM}.retention.proof:InStageProofs"
+_INSIDE = f"{_ROOM}.retention.proof:InStageProofs"
 _ANNEALING, _ROUND_ROBIN = f"{_ROOM}.annealing.engines:Annealing", f"{_ROOM}.round_robin:RoundRobin"
 
 _BLOCKS, _LOOPS = f"{_ROOM}.repeated.search:Repetition", f"{_ROOM}.engine:CompiledLoops"
@@ -371,14 +371,6 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
             "counts memory between two first computations too",
             when=SPARSE & nodes(most=SMALL),
             share=0.25,
-            most_s=120.0,
-        ),
-        Stage(
-            "event-proof",
-            _EVENTS,
-            "bounds all schedules that could be cheaper",
-            when=SPARSE & nodes(SMALL + 1),
-            share=0.5,
             most_s=120.0,
         ),
         Stage(

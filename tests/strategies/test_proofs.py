@@ -24,7 +24,7 @@ from remat_cli.strategies.annealing.walk import Problem, Walk
 from remat_cli.strategies.base import Context, Schedule, Task
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.objective import Evaluation
-from remat_cli.strategies.retention.proof import EventProof, InStageProof, InStageProofs
+from remat_cli.strategies.retention.proof import InStageProof, InStageProofs
 from remat_cli.strategies.retention.reduced_cost import Cheaper
 from remat_cli.tolerances import SETTLED
 
@@ -44,8 +44,8 @@ def document_order(best: Incumbent) -> float:
     return max((b.cost for b in best.bounds.values() if b.scope.contains(Scope.DOCUMENT_ORDER)), default=0.0)
 
 
-def test_no_proof_is_above_the_truth_and_those_inside_stages_are_the_sharper() -> None:
-    known = sharper = exact = 0
+def test_no_proof_is_above_the_truth() -> None:
+    known = exact = 0
     for seed in range(1000, 1090):
         graph = varied_graph(seed)
         top = no_remat_peak(graph)
@@ -54,17 +54,12 @@ def test_no_proof_is_above_the_truth_and_those_inside_stages_are_the_sharper() -
             started = best_of(graph, budget, known=seed % 3 > 0)
             known += started.computes is not None
             least = math.inf if truth is None else truth
-            bounds = []
-            for inside in (False, True):
-                best = best_of(graph, budget, known=seed % 3 > 0, gap=(0.0, 0.05, 0.3)[seed % 4 % 3])
-                (InStageProofs if inside else EventProof)(best).turn(Control())
-                bounds.append(document_order(best))
-                assert bounds[-1] <= least
-                assert best.computes is None or best.cost >= least
-            sharper += bounds[1] > bounds[0]
-            exact += bounds[1] >= least
+            best = best_of(graph, budget, known=seed % 3 > 0, gap=(0.0, 0.05, 0.3)[seed % 4 % 3])
+            InStageProofs(best).turn(Control())
+            assert document_order(best) <= least
+            assert best.computes is None or best.cost >= least
+            exact += document_order(best) >= least
     assert known > 30
-    assert sharper > 5
     assert exact > 30
 
 
@@ -119,15 +114,15 @@ def test_what_is_below_a_ceiling_stays_and_what_is_above_it_goes() -> None:
         for prices in (stated.prices(weights), Cheaper.than_best(solved).prices):
             for ceiling in (least, least + rng.random() * (least - graph.total_cost), least - 0.5):
                 cheaper = Cheaper(end, graph.total_cost, ceiling, prices)
-                for support in (cheaper.events(), cheaper.affordable()):
-                    counted += sum(low > 0 or high <= 1 for _, _, low, high in rows_of(graph, budget, cheaper, support))
-                    found = optimum(graph, budget, cheaper, support)
-                    assert found == (least if ceiling >= least else None)
-                    kept += ceiling >= least
-                    cut += ceiling < least
+                support = cheaper.affordable()
+                counted += sum(low > 0 or high <= 1 for _, _, low, high in rows_of(graph, budget, cheaper, support))
+                found = optimum(graph, budget, cheaper, support)
+                assert found == (least if ceiling >= least else None)
+                kept += ceiling >= least
+                cut += ceiling < least
     assert kept > 100
     assert cut > 50
-    assert counted > 500
+    assert counted > 250
 
 
 def rows_of(graph: Graph, budget: int, cheaper: Cheaper, support: Support) -> list[Row]:

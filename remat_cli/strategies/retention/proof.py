@@ -1,7 +1,6 @@
 """Proves bounds and checks answers with the retention MILP.
 
-Two models without the exact in-stage rows bound every schedule in document order: one over an event support, one over
-all stages with rows that hold in every order inside a stage.
+The model over all stages, with rows that hold in every order inside a stage, bounds every schedule in document order.
 
 A solver's plan is replayed, but its "no" and its bound cannot be: there is no certificate of a branch and bound. So
 after an answer about the paper's MILP the frontier-advancing schedules are searched again, in the retention MILP and by
@@ -29,45 +28,17 @@ from remat_cli.strategies.base import Bound, Context, Found, Schedule, Task
 from remat_cli.strategies.bounds import safe_bound, whole
 from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.incumbent import Incumbent, Verdict
-from remat_cli.strategies.retention.reduced_cost import MOST_NODES, Cheaper
+from remat_cli.strategies.retention.reduced_cost import Cheaper
 from remat_cli.strategies.retention.solving import NEIGHBOURS, Retention
 from remat_cli.tolerances import START_VIOLATION
 
 # Halving and doubling all of these together changes the gap by less than its noise (benchmark ``ablation``).
-_MOST_PAIRS = 60_000
-"""Most (stage, node) pairs of the support of an event proof."""
 _REHEARSAL_DEPTH, _REHEARSAL_GAP = 1.0, 1e-3
 _REHEARSAL_S, _REHEARSAL_SHARE = 15.0, 0.2
 """Which rows a proof takes shows on a small support, in a fraction of the time for the full one."""
 _SHARE, _LEAST_S, _FACTOR = 0.5, 2.0, 10.0
 """Most time for asking again: a share of the time left, and some seconds and a multiple of the first answer's time,
 because HiGHS takes longer without presolve."""
-
-
-class EventProof(Engine):
-    """Bounds the cost by a model over an event support, if that is small enough.
-
-    Every schedule below a ceiling can be transformed to the support (see ``milp/support``); the bound is at most the
-    ceiling.
-    """
-
-    uses_solver: ClassVar[bool] = True
-
-    def work(self) -> bool:
-        """Solve once; take the bound reached when the clock stops."""
-        incumbent = self.incumbent
-        if len(incumbent.graph.nodes) > MOST_NODES:
-            return False
-        cheaper = Cheaper.than_needed(incumbent)
-        support = cheaper.events()
-        if sum(len(stages) for stages in support) > _MOST_PAIRS:
-            return False
-        model = Retention.over(incumbent, None, support=support)
-        if cheaper.ceiling < incumbent.cost:  # else the solver's start is the same cutoff
-            model.cuts += cheaper.rows(model.stated, model.stating)
-        outcome = model.solve(incumbent.context.control, rounds=1)
-        raise_bound(incumbent, proven_cost(model, outcome), cheaper.ceiling)
-        return False
 
 
 @dataclass(slots=True)

@@ -14,23 +14,21 @@ solutions meet the cover rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from remat_cli.graph.model import Graph, closed
 from remat_cli.milp.cover_bound import Prices, dense_terms
 from remat_cli.milp.retention import RetentionModel
-from remat_cli.milp.support import Support, affordable, common, event_support
+from remat_cli.milp.support import Support, affordable, common
 from remat_cli.mip import LinearModel, Row
 from remat_cli.strategies.bounds import recompute_prices
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.tolerances import CUTOFF_MARGIN, SUM_ROUNDING
 
 # Halving and doubling all of these together changes the gap by less than its noise (benchmark ``ablation``).
-MOST_NODES = 1_500
+_MOST_NODES = 1_500
 """Nodes of the largest graph to price; the search for a support takes one or two seconds there."""
 _MOST_TERMS = 400_000
 """Terms of the largest plain cover bound to price."""
@@ -62,7 +60,7 @@ class Cheaper:
     def than_best(cls, incumbent: Incumbent) -> Cheaper:
         """The schedules cheaper than the incumbent."""
         graph = closed(incumbent.graph)
-        large = len(incumbent.graph.nodes) > MOST_NODES or dense_terms(incumbent.graph) > _MOST_TERMS
+        large = len(incumbent.graph.nodes) > _MOST_NODES or dense_terms(incumbent.graph) > _MOST_TERMS
         if math.isinf(incumbent.cost) or large:
             prices = Prices(0.0, tuple(node.cost for node in graph.nodes), (0.0,) * len(graph.nodes))
         else:
@@ -92,19 +90,12 @@ class Cheaper:
         return self.ceiling - self.base - self.prices.base + SUM_ROUNDING * self.base
 
     def affordable(self) -> Support:
-        """Every stage, for every node that they may recompute."""
+        """Every stage, for every node that they may recompute, by costs and by prices."""
         costs = [node.cost for node in self.graph.nodes]
-        return self._both(lambda prices, most: affordable(prices, most, self.graph), costs)
-
-    def events(self) -> Support:
-        """The event support of the model without in-stage rows (see ``milp/support``)."""
-        costs = [node.cost for node in self.graph.nodes]
-        return self._both(lambda prices, most: event_support(self.graph, prices, most), costs)
-
-    def _both(self, support: Callable[[Any, float], Support], costs: list[float]) -> Support:
-        """The intersection of ``support`` by costs and by prices; each alone holds all schedules below the ceiling."""
-        by_cost = support(costs, self.ceiling - self.base + SUM_ROUNDING * self.base)
-        return common(by_cost, support(self.prices.of_node, self.slack)) if math.isfinite(self.ceiling) else by_cost
+        by_cost = affordable(costs, self.ceiling - self.base + SUM_ROUNDING * self.base, self.graph)
+        if math.isinf(self.ceiling):
+            return by_cost
+        return common(by_cost, affordable(self.prices.of_node, self.slack, self.graph))
 
     def rows(self, stated: RetentionModel, model: LinearModel) -> list[Row]:
         """Rows of a retention model that exclude more expensive ones: the ceiling itself, and counts of nodes."""
