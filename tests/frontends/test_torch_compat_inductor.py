@@ -53,10 +53,10 @@ def test_inductor_divides_a_joint_graph_and_stores_what_is_marked(fresh_compiler
             return "test"
 
     def backend(graph_module, inputs):
-        return inductor.inductor(graph_module, inputs, partitioner=Divide(), settings={"fx_graph_cache": False})
+        return inductor.inductor(graph_module, inputs, partitioner=Divide(), settings={"force_disable_caches": True})
 
     before = inductor.loop_choices()
-    with inductor.choosing_loops(Choices()), torch._functorch.config.patch(enable_autograd_cache=False):
+    with inductor.choosing_loops(Choices()):
         x = torch.ones(64, 64, requires_grad=True)
         made = torch.compile(lambda x: ((x + 1).exp() * 2).sum(0), backend=backend, dynamic=False)(x)
     assert inductor.loop_choices() is before
@@ -213,7 +213,7 @@ def _code(function, change, x):
             return "test"
 
     def backend(graph_module, inputs):
-        return inductor.inductor(graph_module, inputs, partitioner=Divide(), settings={"fx_graph_cache": False})
+        return inductor.inductor(graph_module, inputs, partitioner=Divide(), settings={"force_disable_caches": True})
 
     result, [code, *_] = run_and_get_code(torch.compile(function, backend=backend, dynamic=False), x)
     return result, code
