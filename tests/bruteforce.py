@@ -32,7 +32,7 @@ def least_peak(graph: Graph, *, passes: int | None = None) -> int:
     return graph.fixed_memory + int(found)
 
 
-def _least(  # noqa: C901
+def _least(  # noqa: C901 - one loop over all kinds of steps, so that it can be checked by reading
     graph: Graph, room: float, passes: int | None, times: int | None, *, peak: bool
 ) -> float | None:
     """The least sum of costs; or, for a ``peak``, the least of the most bytes that computations take.

@@ -16,8 +16,10 @@ _SCAN = 2_000
 _SPREAD = 0x9E3779B97F4A7C15 >> 1
 """Multiplier of the hash: an odd number of 63 bits without a pattern (Knuth, volume 3, 6.4)."""
 _NO_LIMIT = 2**62
-FULL = 1
-"""The result of :func:`expand` if the space for sets is used up."""
+_MOST_STEPS = 2**13
+"""Most steps for the successors of one set by one node: some milliseconds, as nobody looks at the clock meanwhile."""
+FULL, TOO_MANY = 1, 2
+"""Results of :func:`expand`: the space for sets is used up; a set has too many successors."""
 
 
 class Nodes(NamedTuple):
@@ -109,14 +111,14 @@ def _successors(
         table: Their hash table.
 
     Returns:
-        The new number of sets; -1 if there is no space.
+        The new number of sets; -1 if there is no space, -2 if it takes too many steps.
     """
     bit, size, rest, beyond, chosen, left, least = space
     _listed(of.sizes, other, bit, size, rest, beyond)
     # At each depth one value is decided on, first with it, then without; ``least`` is the smallest one left out so far.
     depth, without = 0, False
     chosen[0], left[0], least[0] = 0, room, _NO_LIMIT
-    while True:
+    for _ in range(_MOST_STEPS):
         down = False
         if not without and beyond[depth] <= left[depth]:
             if left[depth] - beyond[depth] < least[depth]:
@@ -145,6 +147,7 @@ def _successors(
             without = left[depth + 1] != left[depth]
         if not without:
             return count
+    return -2
 
 
 @entry
@@ -175,7 +178,7 @@ def expand(
         most: Most sets to look at.
 
     Returns:
-        0, or :data:`FULL`.
+        0, or :data:`FULL` or :data:`TOO_MANY`.
     """
     for _ in range(most):
         if layer.done == layer.sets:
@@ -198,7 +201,7 @@ def expand(
                 count = _successors(of, need, other, beside, layer, space, following, layer.following, next_table)
                 layer.following = max(count, layer.following)
             if count < 0:
-                return FULL
+                return FULL if count == -1 else TOO_MANY
     return 0
 
 

@@ -13,7 +13,7 @@ from seeded import seeded
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, working_sets
 from remat_cli.graph.induced import induced
-from remat_cli.graph.model import Graph
+from remat_cli.graph.model import Graph, Node
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Context, NotFound, Task
@@ -106,3 +106,10 @@ def test_an_impossible_budget_is_told_with_one_that_may_do() -> None:
     assert answer.scope is Scope.DOCUMENT_ORDER
     assert answer.peak_bound_bytes is not None
     assert answer.peak_bound_bytes > budget
+
+
+def test_many_equal_values_are_given_up_soon() -> None:
+    """Half of sixty equal values can be chosen in more ways than anyone can list."""
+    sources = [Node(f"n{i}", 1.0, (), (1,)) for i in range(60)]
+    graph = Graph("equal", (*sources, *(Node(f"r{i}", 1.0, (i,), (0,)) for i in range(60))), ())
+    assert fits(graph, 31, most=10_000) is None

@@ -29,23 +29,23 @@ if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.kernels.reaching import Nodes
 
 _SHARES = (0.25, 0.15, 0.1, 0.05, 0.0)
-"""Values below these shares of the room do not count, one after the other."""
+"""Values below these shares of the room do not count, one after the other. Untuned."""
 _COUNTING = (20, 40, 62)
-"""Most values that count in a window; 62 bits are what a signed number of 64 bits holds with room for a carry."""
+"""Most values that count in a window; 62 fit a signed number of 64 bits, whose sign stays out of shifts."""
 _MOST_NODES = 50
 """No run of stages with so many nodes gets another stage: what does not fit is close together. ResNet-1001 is excluded
 at five tensors less a byte in 2 s; with 300 nodes in 12 s (by hand)."""
 _EFFORTS = (3_000, 30_000, 300_000, 3_000_000)
-"""Most sets to list for one window; the last takes about a minute."""
+"""Most sets to list for one window; the last takes about a minute. Untuned."""
 _WINDOWS = 3
-"""Most windows to look at with one choice of these numbers: those with the highest peaks."""
+"""Most windows to look at with one choice of these numbers: those with the highest peaks. Untuned."""
 _FIRST_SPACE = 1_024
 """Space for sets at first, a power of two; where it does not suffice it is made four times as large."""
 _FURTHER_S = 2.0
 """Most seconds to look at larger budgets, for the message that the asked one is impossible."""
 _NO_LIMIT = 2**62
-_BATCH = 500
-"""Sets between two looks at the clock: some milliseconds."""
+_BATCH = 20
+"""Sets between two looks at the clock: a millisecond, and more where each has many successors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class _States:
         Every set in memory fits ``room`` bytes, beside what the node that runs reads and makes of values that do not
         count. If all values count, the answer yes is one for the graph, too.
         """
-        from remat_cli.kernels.reaching import FULL, Layer, expand, put
+        from remat_cli.kernels.reaching import FULL, TOO_MANY, Layer, expand, put
 
         layer: Any = np.zeros(1, dtype=Layer.dtype())[0]
         layer.more = _NO_LIMIT
@@ -229,8 +229,9 @@ class _States:
                     layer.sets = put(here.sets, here.table, sets)
                 while not full and layer.done < layer.sets:
                     arrays = (self.scratch, here.sets, here.table, there.sets, there.table)
-                    full = expand(self.nodes, t, room, layer, *arrays, _BATCH) == FULL
-                    if control.stopping() or looked + layer.sets > most:
+                    end = expand(self.nodes, t, room, layer, *arrays, _BATCH)
+                    full = end == FULL
+                    if end == TOO_MANY or control.stopping() or looked + max(layer.sets, layer.following) > most:
                         return None
                 if not full:
                     break
