@@ -124,6 +124,8 @@ class Served(NamedTuple):
         begin: int64[N + 1], the first choice of each level.
         keep: int64[choices], units that are kept at least.
         pay: float64[choices], cost of what is computed again at least.
+        kind: int64[N], the row of ``due`` of each level.
+        due: float64[kinds * width], cost of what is computed again at least because m units are reserved.
     """
 
     first: Ints
@@ -137,16 +139,18 @@ class Served(NamedTuple):
     begin: Ints
     keep: Ints
     pay: Floats
+    kind: Ints
+    due: Floats
 
 
 @inner
-def _lower(row: Any, base: float, left: Any, right: Any, shift: int, end: int) -> None:
-    """Lower row[m], m < end, to ``base`` + left[m] + right[m + shift] if that is less."""
+def _lower(row: Any, base: float, due: Any, left: Any, right: Any, shift: int, end: int) -> None:
+    """Lower row[m], m < end, to ``base`` + due[m] + left[m] + right[m + shift] if that is less."""
     if end <= 0:
         return
-    target, first, second = row[:end], left[:end], right[shift : shift + end]
+    target, here, first, second = row[:end], due[:end], left[:end], right[shift : shift + end]
     for m in range(end):
-        cost = base + first[m] + second[m]
+        cost = base + here[m] + first[m] + second[m]
         target[m] = cost if cost < target[m] else target[m]
 
 
@@ -168,9 +172,9 @@ def fill_served(of: Served, nothing: Floats, value: Floats, start: int, stop: in
         hold = of.smallest[s]
         for k in range(s, r + 1):
             hold = min(hold, of.smallest[k])
-            limit = width - 1
+            limit, due = width - 1, nothing
             if of.top[k] == k:
-                limit = min(limit, of.spare[k])
+                limit, due = min(limit, of.spare[k]), of.due[of.kind[k] * width : (of.kind[k] + 1) * width]
             before = of.top[k - 1] if k > s else -1
             left = nothing
             if before >= s:
@@ -178,10 +182,10 @@ def fill_served(of: Served, nothing: Floats, value: Floats, start: int, stop: in
                 left = value[other : other + width]
             once = of.prefix[k + 1] - of.prefix[s]
             if k == r:
-                _lower(row, once - of.tail[r], left, nothing, 0, limit + 1)
+                _lower(row, once - of.tail[r], due, left, nothing, 0, limit + 1)
                 continue
             at = of.row_of[k + 1, r] * width
             right = value[at : at + width]
             for o in range(of.begin[k], of.begin[k + 1]):
                 shift = max(hold, of.keep[o])
-                _lower(row, once + of.pay[o], left, right, shift, min(limit, width - 1 - shift) + 1)
+                _lower(row, once + of.pay[o], due, left, right, shift, min(limit, width - 1 - shift) + 1)

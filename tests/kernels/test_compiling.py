@@ -25,7 +25,8 @@ from remat_cli.strategies.openers.prices import Pricing
 from remat_cli.strategies.ordering import anneal
 from remat_cli.strategies.ordering.any_order import cheapest_in_any_order
 from remat_cli.strategies.overlapping.walker import Walker as OverlappingWalker
-from remat_cli.strategies.repeated.bound import bound_of, levels_of
+from remat_cli.strategies.repeated.bound import bound_of
+from remat_cli.strategies.repeated.levels import Spine, levels_of
 from remat_cli.strategies.repeated.reachability import Reachability
 from remat_cli.zoo.registry import build_graph
 
@@ -57,7 +58,7 @@ def test_every_entry_is_called_with_the_types_of_its_annotations():
     assert Program.of(Chain.of(build_graph("linear{n=5}"), "rotor"), 20, 100) is not None
     chain = build_graph("linear{n=5}")
     assert solve(chain, "7B", SolveOptions(strategy="repeated")).plan is not None
-    levels = levels_of(chain)
+    levels = levels_of(chain, Spine.of(chain))
     assert levels is not None
     assert bound_of(chain, levels, 6, Control.within(None)) is not None
     assert Reachability.of(chain).least_beyond(5, Control.within(None)) is None

@@ -10,19 +10,22 @@ from remat_cli.control import Control
 from remat_cli.errors import Infeasible
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.planning.solving import SolveOptions, solve
-from remat_cli.strategies.repeated.bound import bound_of, least, levels_of, thresholds, without_small
+from remat_cli.strategies.repeated.bound import bound_of
+from remat_cli.strategies.repeated.levels import MOST_LEVELS, Spine, least, levels_of, without_small
 from remat_cli.zoo.registry import build_graph
 
 UNLIMITED = Control.within(None)
 
 
 def bounds(graph, room):
-    """The bound of every threshold, those of coarser spines included."""
-    for threshold in thresholds(graph):
-        for most in (400, 3, 2):
-            levels = levels_of(without_small(graph, threshold), most)
-            if levels is not None and (found := bound_of(graph, levels, room, UNLIMITED)) is not None:
-                yield found
+    """The bounds with values of all sizes left out, of coarser spines, and of divided ones."""
+    for threshold in {0, *(size + 1 for size in graph.size)}:
+        for most in (MOST_LEVELS, 3, 2):
+            spine = Spine.of(graph, most)
+            for divided in (False, True):
+                levels = levels_of(without_small(graph, threshold), spine, divided=divided)
+                if levels is not None and (found := bound_of(graph, levels, room, UNLIMITED)) is not None:
+                    yield found
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -55,7 +58,7 @@ def test_no_bound_exceeds_the_cost_of_a_plan(seed):
 
 def test_what_is_computed_again_falls_as_more_is_kept():
     graph = build_graph("gpt2{depth=6,batch=1,width=96,heads=4,sequence=64,vocab=50,backward=operator}")
-    levels = levels_of(graph)
+    levels = levels_of(graph, Spine.of(graph))
     assert levels is not None
     assert len(set(levels)) < len(levels)
     for level in levels:
@@ -66,7 +69,7 @@ def test_what_is_computed_again_falls_as_more_is_kept():
 
 def test_the_bound_rises_as_memory_shrinks_and_nothing_fits_without_a_working_set():
     graph = build_graph("gpt2{depth=6,batch=1,width=96,heads=4,sequence=64,vocab=50,backward=operator}")
-    levels = levels_of(graph)
+    levels = levels_of(graph, Spine.of(graph))
     assert levels is not None
     rooms = [least_room(graph) * k // 4 for k in range(4, 30)]
     found = [bound_of(graph, levels, room, UNLIMITED) for room in rooms]

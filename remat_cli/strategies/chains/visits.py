@@ -201,13 +201,16 @@ def _some(items: Sequence[_Number]) -> list[_Number]:
 
 
 def dominators(graph: Graph, split: int) -> tuple[list[int], list[int]]:
-    """z_1 .. z_N, the dominators of node ``split - 1`` and itself, and the level of every forward node."""
+    """z_1 .. z_N, the dominators of node ``split - 1`` and itself, and the level of every forward node.
+
+    A node without inputs, such as a mask, is no beginning of a path where a reader of it also reads other nodes.
+    """
     parent = [-1] * split
     depth = [1] * split
     for i in range(split):
         makers = {graph.producer[v] for v in graph.nodes[i].inputs}
         common = None
-        for maker in makers:
+        for maker in {maker for maker in makers if graph.nodes[maker].inputs} or makers:
             other = maker
             while common is not None and common != other:
                 if common == -1 or other == -1:
@@ -230,7 +233,7 @@ def dominators(graph: Graph, split: int) -> tuple[list[int], list[int]]:
     return spine, level
 
 
-def leading(graph: Graph, level: list[int], j: int, end: int | None) -> tuple[set[int], set[int]]:
+def leading(graph: Graph, level: Sequence[int], j: int, end: int | None) -> tuple[set[int], set[int]]:
     """Nodes of level j that lead to the node ``end``, the next of the spine, and the values on the way."""
     nodes: set[int] = set()
     values: set[int] = set()
