@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from remat_cli.graph.analysis import working_sets
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Copies
 from remat_cli.strategies.chains.visits import chain_first, chain_later
@@ -69,6 +70,18 @@ UNLIMITED = When("there is no time limit", lambda incumbent: incumbent.context.c
 CHAIN = When("the graph is a short chain or one of equal sizes", lambda incumbent: chain_first(incumbent.graph))
 FULL = When("the full support is small", lambda incumbent: len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS)
 LONG_CHAIN = When("the graph is a long chain of unequal sizes", lambda incumbent: chain_later(incumbent.graph))
+_FEW_SETS = 3
+"""A budget is tight that is at most this multiple of the largest working set: most methods find no plan, or a dear one
+(``repeated``). Untuned."""
+
+
+def is_tight(graph: Graph, budget_bytes: int) -> bool:
+    """Whether the budget leaves room for a few of the largest working sets only."""
+    return budget_bytes - graph.fixed_memory <= _FEW_SETS * max(working_sets(graph))
+
+
+TIGHT = When(f"the budget is at most {_FEW_SETS} working sets", lambda i: is_tight(i.graph, i.budget_bytes))
+ROOMY = When(f"the budget is more than {_FEW_SETS} working sets", lambda i: not is_tight(i.graph, i.budget_bytes))
 EXPENSIVE = When(
     f"no schedule below {_CHEAP:.0%} over no-remat yet, or fewer than {MEDIUM} nodes",
     lambda i: i.cost > (1 + _CHEAP) * i.graph.total_cost or len(i.graph.nodes) < MEDIUM,

@@ -27,10 +27,12 @@ from remat_cli.strategies.conditions import (
     MEDIUM,
     NO_SCHEDULE,
     OVERLAPPING,
+    ROOMY,
     SCHEDULE,
     SMALL,
     SPARSE,
     STUCK,
+    TIGHT,
     TINY,
     UNOPENED,
     VAST,
@@ -83,10 +85,20 @@ OPENERS = (
         most_s=10.0,
     ),
     Stage(
+        "chain-first",
+        _CHAIN,
+        "gives the optimum if all sizes are equal",
+        when=CHAIN,
+        until=Verdict.EXACT,
+        share=0.2,
+        most_s=4.0,
+        maker="optimal",
+    ),
+    Stage(
         "blocks-vast",
         _BLOCKS,
-        "gives a plan of a very large training step by solving equal blocks once",
-        when=nodes(VAST) & FRESH,
+        "gives a plan of a very large training step, or where memory is tight, by solving equal blocks once",
+        when=(nodes(VAST) | nodes(LARGE) & TIGHT) & FRESH,
         share=0.5,
         most_s=60.0,
         kernels=("repeated", "flow"),
@@ -96,19 +108,9 @@ OPENERS = (
         _METHODS,
         "gives a plan within a second or two on a large graph",
         options={"methods": QUICK_METHODS[:1]},
-        when=nodes(LARGE) & UNOPENED & (nodes(most=VAST - 1) | NO_SCHEDULE),
+        when=nodes(LARGE) & UNOPENED & (nodes(most=VAST - 1) & ROOMY | NO_SCHEDULE),
         share=0.6,
         most_s=15.0,
-    ),
-    Stage(
-        "chain-first",
-        _CHAIN,
-        "gives the optimum if all sizes are equal",
-        when=CHAIN,
-        until=Verdict.EXACT,
-        share=0.2,
-        most_s=4.0,
-        maker="optimal",
     ),
 )
 """The first plan is published here, before anything else begins."""
@@ -155,6 +157,15 @@ _STAGE_CUTS_LATER = Stage(
     most_s=20.0,
     unlimited_s=3.0,
     least_s=5.0,
+)
+
+_SERVED_LEVELS = Stage(
+    "served-levels",
+    f"{_ROOM}.repeated.bound:ServedLevels",
+    "bounds the cost where blocks must be recomputed from recomputed blocks",
+    share=0.1,
+    most_s=20.0,
+    kernels=("repeated", "flow"),
 )
 
 _STARTS = (
@@ -208,6 +219,15 @@ _STARTS = (
     ),
     _SQUEEZE,
     Stage(
+        "blocks-large",
+        _BLOCKS,
+        "gives a schedule where quick methods find none, or an expensive one",
+        when=nodes(LARGE) & FRESH & EXPENSIVE,
+        share=0.4,
+        most_s=60.0,
+        kernels=("repeated", "flow"),
+    ),
+    Stage(
         "chains-large",
         _METHODS,
         "fit a long chain of blocks into a few working sets, which recursion does",
@@ -217,15 +237,7 @@ _STARTS = (
         most_s=30.0,
         kernels=("segments",),
     ),
-    Stage(
-        "blocks-large",
-        _BLOCKS,
-        "gives a schedule where quick methods find none, or an expensive one",
-        when=nodes(LARGE) & FRESH & EXPENSIVE,
-        share=0.4,
-        most_s=60.0,
-        kernels=("repeated", "flow"),
-    ),
+    replace(_SERVED_LEVELS, name="served-levels-large", when=nodes(LARGE) & FRESH & EXPENSIVE, share=0.35),
     Stage(
         "clearing",
         f"{_ROOM}.openers.clearing:Clearings",
@@ -274,15 +286,7 @@ _STARTS = (
         share=0.15,
         most_s=20.0,
     ),
-    Stage(
-        "served-levels",
-        f"{_ROOM}.repeated.bound:ServedLevels",
-        "bounds the cost where blocks must be recomputed from recomputed blocks",
-        when=nodes(MEDIUM) & FRESH & EXPENSIVE,
-        share=0.1,
-        most_s=20.0,
-        kernels=("repeated", "flow"),
-    ),
+    replace(_SERVED_LEVELS, when=nodes(MEDIUM, LARGE - 1) & FRESH & EXPENSIVE),
     Stage(
         "other-methods",
         _METHODS,

@@ -17,7 +17,8 @@ from remat_cli.plan.liveness import Priced, priced
 from remat_cli.plan.replay import replay
 from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.strategies.chains.extract import Chain
-from remat_cli.strategies.repeated.parts import Parts, options_of, reduced
+from remat_cli.strategies.repeated.options import options_of
+from remat_cli.strategies.repeated.parts import Parts, reduced
 from remat_cli.strategies.repeated.programme import Programme, Segments, tops
 from remat_cli.strategies.repeated.runs import Run, group_ends, runs_of
 from remat_cli.strategies.repeated.search import TOO_COARSE, Blocks

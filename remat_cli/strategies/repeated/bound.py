@@ -174,17 +174,21 @@ def bounds_of(graph: Graph, room: int, control: Control) -> Iterator[float]:
         room: Bytes beside the fixed memory.
         control: Ends it early.
     """
-    spines = [Spine.of(graph, MOST_LEVELS // fewer) for fewer in _FEWER]
-    for threshold in thresholds(graph, spines[0]):
+    finest = Spine.of(graph)
+    spines = [finest]
+    for threshold in thresholds(graph, finest):
         free = without_small(graph, threshold)
         for divided in (False, True):
-            for spine in spines:
-                levels = None if control.stopping() else levels_of(free, spine, divided=divided)
-                if levels is None:
-                    break
-                found = bound_of(graph, levels, room, control)
+            for k, fewer in enumerate(_FEWER):
+                if control.stopping():
+                    return
+                if k == len(spines):
+                    spines.append(finest.coarser(graph, MOST_LEVELS // fewer))
+                levels = levels_of(free, spines[k], divided=divided)
+                found = None if levels is None else bound_of(graph, levels, room, control)
                 if found is not None:
                     yield found
+                if levels is None or found is not None:
                     break
 
 

@@ -45,11 +45,17 @@ class Spine:
 
     @classmethod
     def of(cls, graph: Graph, most: int = MOST_LEVELS) -> Spine:
-        """The dominators of the forward part; where they are more than ``most``, the first of every few that repeat."""
-        spine, level = dominators(graph, forward_end(graph))
-        starts = _starts(graph, spine, level, most)
-        # Level j holds z_j and what it dominates: the coarse level of fine level j is the number of chosen z up to j.
-        return cls(tuple(spine[j] for j in starts), tuple(bisect.bisect_left(starts, fine) for fine in level))
+        """The dominators of the forward part, see :meth:`coarser`."""
+        nodes, level = dominators(graph, forward_end(graph))
+        return cls(tuple(nodes), tuple(level)).coarser(graph, most)
+
+    def coarser(self, graph: Graph, most: int) -> Spine:
+        """The spine with at most ``most`` levels: where there are more, the first of every few that repeat."""
+        starts = _starts(graph, self, most)
+        # A level holds z and all up to the next one: its number is how many of those chosen are not above it.
+        return Spine(
+            tuple(self.nodes[j] for j in starts), tuple(bisect.bisect_left(starts, number) for number in self.level)
+        )
 
     def leads(self, graph: Graph) -> list[tuple[set[int], set[int]]]:
         """For every level the nodes that lead to the next z, and the values that count."""
@@ -98,16 +104,16 @@ def _largest(graph: Graph, nodes: Sequence[int]) -> int:
     return max(nodes, key=lambda i: working_set(graph, i))
 
 
-def _starts(graph: Graph, spine: Sequence[int], level: Sequence[int], most: int) -> Sequence[int]:
-    """Which dominators begin a level, at most ``most``: the first of each group of a few repetitions, and the last.
+def _starts(graph: Graph, spine: Spine, most: int) -> Sequence[int]:
+    """Which of its nodes begin a level, at most ``most``: the first of each group of a few repetitions, and the last.
 
     Evenly spread ones, if there are more groups than that.
     """
-    count = len(spine)
+    count = len(spine.nodes)
     if count <= most:
         return range(count)
     shapes: list[list[object]] = [[] for _ in range(count + 1)]
-    for i, number in enumerate(level):
+    for i, number in enumerate(spine.level):
         shapes[number].append((graph.nodes[i].cost, graph.nodes[i].outputs))
     known: dict[tuple[object, ...], int] = {}
     runs = runs_of([known.setdefault(tuple(shape), len(known)) for shape in shapes[1:]])
@@ -256,7 +262,8 @@ class _Lines:
             shape.append((node.cost, tuple(place[v] for v in node.inputs if v in place), node.outputs, node.recompute))
             for v in self.graph.values_of(i):
                 place[v] = len(place)
-        key = (tuple(shape), *(tuple(sorted(place[v] for v in of if v in place)) for of in (wanted, free)))
+        asked, given = (tuple(sorted(place[v] for v in of if v in place)) for of in (wanted, free))
+        key = (tuple(shape), asked, given)
         if key not in self.known:
             self.known[key] = tuple(_lines(*key))
         return self.known[key]
@@ -303,5 +310,10 @@ def least(lines: Sequence[Line], kept: float) -> float:
 
 def without_small(graph: Graph, threshold: int) -> Graph:
     """``graph`` without reads of values below ``threshold`` bytes."""
-    nodes = (replace(node, inputs=tuple(v for v in node.inputs if graph.size[v] >= threshold)) for node in graph.nodes)
+    if not threshold:
+        return graph
+    nodes = []
+    for node in graph.nodes:
+        inputs = tuple(v for v in node.inputs if graph.size[v] >= threshold)
+        nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))  # making a node takes long
     return replace(graph, nodes=tuple(nodes))

@@ -8,18 +8,12 @@ reads may go when the rest has read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from remat_cli.graph.model import Graph, Node, Phase
-from remat_cli.mip import Bools
-from remat_cli.plan.liveness import cost_of, heights, priced
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.chains.visits import forward_end
-from remat_cli.strategies.openers.clearing import Choice, Network, Question
-from remat_cli.tolerances import ROUNDING
 
 Shape = tuple[object, ...]
 
@@ -191,130 +185,6 @@ class _Reader:
         return Part(graph, 1 + len(block), sum(into))
 
 
-# Doubling all constants of ``chains`` and ``repeated`` makes the gap larger, halving does not (benchmark ``ablation``).
-_MOST = 24
-"""Most corners of the hull to look for, and most choices of a stage."""
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A way to run a stage; bytes leave out the input of the block.
-
-    Attributes:
-        forward: Nodes of the block that run before the turn, by their numbers in the small graph.
-        rest: Nodes that run after it.
-        cost: Cost of both.
-        kept: Bytes kept at the turn, the output of the block included.
-        forward_peak: Most bytes in memory before the turn.
-        rest_peak: Most bytes in memory after it, waiting gradients included.
-    """
-
-    forward: tuple[int, ...]
-    rest: tuple[int, ...]
-    cost: float
-    kept: int
-    forward_peak: int
-    rest_peak: int
-
-
-def options_of(part: Part) -> tuple[Option, ...]:
-    """The choices of a stage, none of which is as good as another in every respect; the cheapest first.
-
-    A choice keeps some values of the block at the turn; the rest recomputes the others. The cheapest choice at a price
-    per byte is a minimum cut (``openers/clearing``). The choices for all prices are the corners of the convex hull of
-    (bytes kept, cost). Each is run once in the small graph, which gives the bytes that it needs in every phase.
-    """
-    graph = part.graph
-    found = {choice.again.tobytes(): choice.again for choice in _corners(part)}
-    options = []
-    for again in found.values():
-        computes = _run(graph, part.turn, again)
-        options.append(measured(part, computes))
-    return undominated(options)
-
-
-def undominated(options: Sequence[Option]) -> tuple[Option, ...]:
-    """``options`` without those that another one beats or equals in cost and in all bytes; the cheapest first."""
-    kept: list[Option] = []
-    for one in sorted(options, key=lambda o: (o.cost, o.kept, o.rest_peak, o.forward_peak)):
-        if not any(
-            other.kept <= one.kept and other.rest_peak <= one.rest_peak and other.forward_peak <= one.forward_peak
-            for other in kept
-        ):
-            kept.append(one)
-    return tuple(kept)
-
-
-def measured(part: Part, computes: Sequence[int]) -> Option:
-    """The option that runs the small graph by ``computes``."""
-    graph = part.graph
-    sequence = priced(graph, computes).computes
-    in_use = heights(graph, sequence)
-    turn = sequence.index(part.turn)
-    waiting = sum(graph.nodes[part.turn].outputs)
-    return Option(
-        forward=sequence[1:turn],
-        rest=sequence[turn + 1 :],
-        cost=cost_of(graph, sequence),
-        kept=in_use[turn] - part.input_bytes - waiting,
-        forward_peak=max(*in_use[:turn], in_use[turn] - waiting) - part.input_bytes,
-        rest_peak=max(in_use[turn + 1 :], default=0) - part.input_bytes,
-    )
-
-
-def _corners(part: Part) -> list[Choice]:
-    """The choices at all prices."""
-    graph, turn = part.graph, part.turn
-    room = max(1, sum(graph.size))
-    network = Network.of(graph, room)
-    first, end = graph.first_value[1], graph.first_value[turn]
-    wanted = np.zeros(len(graph.size), dtype=np.bool_)
-    for v in range(first, end):
-        wanted[v] = any(j > turn for j in graph.readers[v])
-    charge = np.array(graph.size, dtype=np.float64)
-    charge[:first] = 0.0
-    charge[list(graph.nodes[turn].inputs)] = 0.0
-    question = Question(wanted, charge, turn)
-    nothing: Bools = np.zeros(len(graph.nodes), dtype=np.bool_)
-    keeping = Choice(nothing, 0.0, float(charge[wanted].sum()), 0.0)
-    if not keeping.kept_bytes:
-        return [keeping]
-    leaving = network.choose(question, 1e3)
-    found = [keeping, leaving]
-    todo = [(keeping, leaving)]
-    while todo and len(found) < _MOST:
-        over, within = todo.pop(0)
-        apart = over.kept_bytes - within.kept_bytes
-        if apart <= 0 or within.cost <= over.cost:
-            continue
-        price = (within.cost - over.cost) / apart
-        choice = network.choose(question, price * room)
-        line = over.cost + price * over.kept_bytes
-        if choice.cost + price * choice.kept_bytes >= line * (1 - ROUNDING) - ROUNDING:
-            continue
-        found.append(choice)
-        todo += [(over, choice), (choice, within)]
-    return found
-
-
-def _run(graph: Graph, turn: int, again: Bools) -> list[int]:
-    """The sequence in which the nodes ``again`` run once more, each right before it is needed."""
-    computes = list(range(turn + 1))
-    missing = set(np.flatnonzero(again).tolist())
-    for i in range(turn + 1, len(graph.nodes)):
-        needed: set[int] = set()
-        todo = [i]
-        while todo:
-            for v in graph.nodes[todo.pop()].inputs:
-                if (maker := graph.producer[v]) in missing:
-                    missing.discard(maker)
-                    needed.add(maker)
-                    todo.append(maker)
-        computes += sorted(needed)
-        computes.append(i)
-    return computes
-
-
 _SHARE = 0.05
 """Most bytes of values that stay, as a share of the room."""
 _FEWEST_BLOCKS = 4
@@ -360,14 +230,12 @@ def reduced(graph: Graph, room_bytes: int) -> Reduced:
         if staying != best[1]:
             best = min(best, (_largest(graph, end, reach, staying), staying), key=lambda found: found[0])
     staying = best[1]
-    nodes = [
-        replace(
-            node,
-            inputs=tuple(v for v in node.inputs if v not in staying),
-            phase=node.phase or (Phase.FORWARD if i < end else Phase.BACKWARD),
-        )
-        for i, node in enumerate(graph.nodes)
-    ]
+    nodes = []
+    for i, node in enumerate(graph.nodes):
+        inputs = tuple(v for v in node.inputs if v not in staying)
+        phase = node.phase or (Phase.FORWARD if i < end else Phase.BACKWARD)
+        same = inputs == node.inputs and phase is node.phase
+        nodes.append(node if same else replace(node, inputs=inputs, phase=phase))  # making a node takes long
     lasting = tuple(v for v in graph.outputs if v not in staying)
     return Reduced(replace(graph, nodes=tuple(nodes), outputs=lasting), staying, sum(graph.size[v] for v in staying))
 

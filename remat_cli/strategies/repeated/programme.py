@@ -21,7 +21,8 @@ from remat_cli.control import Control
 from remat_cli.mip import Floats, Ints
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.chains.segments import prefix_sums
-from remat_cli.strategies.repeated.parts import Option, Parts
+from remat_cli.strategies.repeated.options import Option
+from remat_cli.strategies.repeated.parts import Parts
 
 if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.kernels.repeated import Stages
