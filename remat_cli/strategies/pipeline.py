@@ -218,6 +218,7 @@ _STARTS = (
         most_s=4.0,
     ),
     _SQUEEZE,
+    replace(_SERVED_LEVELS, name="served-levels-large", when=nodes(LARGE) & FRESH & EXPENSIVE, share=0.4),
     Stage(
         "blocks-large",
         _BLOCKS,
@@ -237,7 +238,6 @@ _STARTS = (
         most_s=30.0,
         kernels=("segments",),
     ),
-    replace(_SERVED_LEVELS, name="served-levels-large", when=nodes(LARGE) & FRESH & EXPENSIVE, share=0.35),
     Stage(
         "clearing",
         f"{_ROOM}.openers.clearing:Clearings",

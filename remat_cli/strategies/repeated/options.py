@@ -20,8 +20,9 @@ from remat_cli.tolerances import ROUNDING
 # Doubling all constants of ``chains`` and ``repeated`` makes the gap larger, halving does not (benchmark ``ablation``).
 _MOST = 24
 """Most corners of the hull to look for."""
-_MOST_TURNS, _MOST_NODES = 12, 600
-"""Most times that one choice is made to need less; no choices of larger graphs are, as that takes seconds for each."""
+_SLIMMED, _MOST_TURNS, _MOST_NODES = 6, 12, 600
+"""How many choices are made to need less, and most times for each; none of larger graphs, as that takes seconds. With
+3 choices ResNet-1001 has no plan at 2 working sets, and with all a DenseNet takes twice as long (by hand)."""
 _NEAR = 0.02
 """Steps that need nearly as much as the highest one are cleared with it; with 0 and .3 plans cost more (by hand)."""
 
@@ -47,23 +48,25 @@ class Option:
     rest_peak: int
 
 
-def options_of(part: Part) -> tuple[Option, ...]:
+def options_of(part: Part, *, slimmer: bool = True) -> tuple[Option, ...]:
     """The choices of a stage, none of which is as good as another in every respect; the cheapest first.
 
     A choice keeps some values of the block at the turn; the rest recomputes the others. The cheapest choice at a price
     per byte is a minimum cut (``openers/clearing``). The choices for all prices are the corners of the convex hull of
-    (bytes kept, cost). Each is run once in the small graph, which gives the bytes that it needs in every phase. Where
-    the rest needs much memory it may also drop values and compute them once more.
+    (bytes kept, cost). Each is run once in the small graph, which gives the bytes that it needs in every phase.
+
+    Args:
+        part: The stage.
+        slimmer: Whether to add choices whose rest drops values once more where it needs much memory.
     """
     graph = part.graph
     found = {choice.again.tobytes(): choice.again for choice in _corners(part)}
     network = Network.of(graph, sum(graph.size))
-    options = []
-    for again in found.values():
-        computes = priced(graph, _run(graph, part.turn, again)).computes
-        options.append(measured(part, computes))
-        if len(graph.nodes) <= _MOST_NODES:
-            options += [measured(part, slimmer) for slimmer in _slimmer(part, network, computes)]
+    sequences = [priced(graph, _run(graph, part.turn, again)).computes for again in found.values()]
+    options = [measured(part, computes) for computes in sequences]
+    if slimmer and len(graph.nodes) <= _MOST_NODES:
+        for computes in sequences[:_SLIMMED]:
+            options += [measured(part, one) for one in _slimmer(part, network, computes)]
     return undominated(options)
 
 
@@ -174,6 +177,8 @@ def _slimmer(part: Part, network: Network, computes: Sequence[int]) -> Iterator[
         waiting = before >= end  # what is read in between is in memory there anyway
         charge = np.where(before >= 0, network.size, np.inf)
         charge[(after >= 0) & ~waiting] = 0.0
+        if not charge[waiting].any():
+            break
         question = Question(waiting, charge, max(sequence[:end]) + 1)
         choice = network.search(question, float(charge[waiting].sum()) - 1.0).within
         if choice is None or not choice.again.any():

@@ -58,12 +58,14 @@ class Blocks:
         cut: The graph as it is cut.
         chain: The chain, as fine as possible.
         runs: Its repetitions.
+        tight: Whether the budget is.
     """
 
     graph: Graph
     cut: Reduced
     chain: Chain
     runs: tuple[Run, ...]
+    tight: bool
 
     @classmethod
     def of(cls, graph: Graph, room_bytes: int, strategy: str) -> Blocks:
@@ -79,13 +81,14 @@ class Blocks:
         """
         cut = reduced(graph, room_bytes)
         chain = Chain.of(cut.graph, strategy)
-        return cls(graph, cut, chain, runs_of(Parts.of(chain).kind[: chain.length]))
+        tight = is_tight(graph, room_bytes + graph.fixed_memory)
+        return cls(graph, cut, chain, runs_of(Parts.of(chain).kind[: chain.length]), tight)
 
-    def groupings(self, *, tight: bool = False) -> list[list[int]]:
+    def groupings(self) -> list[list[int]]:
         """The last blocks of the groups; each grouping has about half as many groups as another one.
 
         A middling one comes first: with coarser groups a block may keep what helps blocks after it, and with finer
-        ones less memory suffices, as is needed if the budget is ``tight``.
+        ones less memory suffices.
         """
         found = [list(range(self.chain.length))]
         repetitions = 1
@@ -97,7 +100,7 @@ class Blocks:
                 found.append(ends)
             repetitions *= 2
         usable = [ends for ends in found if len(ends) <= _FINE]
-        return sorted(usable, key=lambda ends: abs(math.log(len(ends) / (_FINER if tight else _MIDDLE))))
+        return sorted(usable, key=lambda ends: abs(math.log(len(ends) / (_FINER if self.tight else _MIDDLE))))
 
     def best(self, ends: Sequence[int], budget_bytes: int, control: Control) -> Priced | TooCoarse | None:
         """The cheapest schedule within the budget that the programme over a grouping leads to.
@@ -117,7 +120,7 @@ class Blocks:
         room = budget_bytes - self.graph.fixed_memory - self.cut.staying_bytes - chain.always
         if room <= 0:
             return None
-        choices = tuple(options_of(part) for part in parts.parts)
+        choices = tuple(options_of(part, slimmer=self.tight) for part in parts.parts)
         most = int(room * (1 + _BEYOND))
         if any(min(option.rest_peak for option in of) > most for of in choices):
             return TOO_COARSE
@@ -196,7 +199,7 @@ class Repetition(Engine):
             try:
                 room = incumbent.budget_bytes - incumbent.graph.fixed_memory
                 self.blocks = Blocks.of(incumbent.graph, room, "repeated")
-                self.groupings = self.blocks.groupings(tight=is_tight(incumbent.graph, incumbent.budget_bytes))
+                self.groupings = self.blocks.groupings()
             except StrategyMismatch:
                 if strict:
                     raise
