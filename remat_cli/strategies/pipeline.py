@@ -95,7 +95,7 @@ OPENERS = (
         maker="optimal",
     ),
     Stage(
-        "blocks-vast",
+        "blocks-first",
         _BLOCKS,
         "gives a plan of a very large training step, or where memory is tight, by solving equal blocks once",
         when=(nodes(VAST) | nodes(LARGE) & TIGHT) & FRESH,
@@ -218,7 +218,7 @@ _STARTS = (
         most_s=4.0,
     ),
     _SQUEEZE,
-    replace(_SERVED_LEVELS, name="served-levels-large", when=nodes(LARGE) & FRESH & EXPENSIVE, share=0.4),
+    replace(_SERVED_LEVELS, name="served-levels-tight", when=nodes(LARGE) & FRESH & TIGHT, share=0.6),
     Stage(
         "blocks-large",
         _BLOCKS,
@@ -286,7 +286,7 @@ _STARTS = (
         share=0.15,
         most_s=20.0,
     ),
-    replace(_SERVED_LEVELS, when=nodes(MEDIUM, LARGE - 1) & FRESH & EXPENSIVE),
+    replace(_SERVED_LEVELS, when=nodes(MEDIUM) & FRESH & EXPENSIVE),
     Stage(
         "other-methods",
         _METHODS,

@@ -194,16 +194,15 @@ def bounds_of(graph: Graph, room: int, control: Control) -> Iterator[float]:
 
 @dataclass(slots=True)
 class ServedLevels(Engine):
-    """Raises the bound by that of served levels."""
+    """Raises the bound by that of served levels, once; a turn that the clock ends is begun again by the next one."""
 
     asked: bool = False
 
     def work(self) -> bool:
-        """Try all bounds once."""
+        """Try all bounds."""
         incumbent, graph = self.incumbent, self.incumbent.graph
         if self.asked:
             return False
-        self.asked = True
         incumbent.report("bounding blocks")
         room = incumbent.budget_bytes - graph.fixed_memory
         cut = reduced(graph, max(working_sets(graph))).graph
@@ -211,7 +210,8 @@ class ServedLevels(Engine):
             if found > graph.total_cost:
                 incumbent.raise_bound(Bound(found, Scope.DOCUMENT_ORDER))
             if incumbent.over():
-                break
+                return False
+        self.asked = not incumbent.context.control.stopping()
         return False
 
 
