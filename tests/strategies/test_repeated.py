@@ -14,6 +14,7 @@ from remat_cli.errors import Infeasible, StrategyMismatch
 from remat_cli.graph.analysis import no_remat_peak, working_sets
 from remat_cli.graph.model import Graph, Node, Phase
 from remat_cli.plan.liveness import Priced, priced
+from remat_cli.plan.model import ClaimStatus
 from remat_cli.plan.replay import replay
 from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.strategies.chains.extract import Chain
@@ -294,3 +295,53 @@ def test_units_of_the_greatest_common_divisor_are_exact(seed, monkeypatch):
             for graph, scale, ends in ((small, 1, range(5)), (large, grain, range(5)))
         )
         assert in_bytes == in_units or (in_bytes.cost, in_bytes.computes) == (in_units.cost, in_units.computes)
+
+
+@pytest.mark.parametrize(
+    ("spec", "sets"),
+    [
+        ("resnet-deep{depth=29,backward=operator}", 2.0),
+        ("llama{depth=8,heads=64,width=8192,hidden=28672,backward=operator}", 1.2),
+    ],
+)
+def test_blocks_that_drop_values_twice_make_plans_cheaper_where_memory_is_tight(spec, sets):
+    graph = build_graph(spec)
+    budget = graph.fixed_memory + int(sets * max(working_sets(graph)))
+    blocks = Blocks.of(graph, budget - graph.fixed_memory, "repeated")
+    assert blocks.tight
+
+    def costs(blocks):
+        found = (blocks.best(ends, budget, UNLIMITED) for ends in blocks.groupings())
+        plans = [one for one in found if isinstance(one, Priced)]
+        assert all(plan.peak_bytes <= budget for plan in plans)
+        return sorted(plan.cost for plan in plans)
+
+    once, twice = costs(replace(blocks, tight=False)), costs(blocks)
+    assert len(twice) > len(once)
+    assert twice[0] - graph.total_cost < 0.92 * (once[0] - graph.total_cost)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_slimmer_choices_need_less_memory_for_more_cost(seed):
+    graph = repeated_graph(seed, 6)
+    for part in Parts.of(Chain.of(graph, "repeated")).parts:
+        plain, slimmer = options_of(part, slimmer=False), options_of(part)
+        assert min(o.cost for o in slimmer) == min(o.cost for o in plain)
+        assert min(o.rest_peak for o in slimmer) <= min(o.rest_peak for o in plain)
+        for one in slimmer:
+            assert not any(
+                other.cost <= one.cost
+                and other.kept <= one.kept
+                and other.rest_peak <= one.rest_peak
+                and other.forward_peak <= one.forward_peak
+                for other in slimmer
+                if other is not one
+            )
+
+
+def test_a_long_chain_of_equal_layers_is_solved_before_anything_else():
+    graph = build_graph("linear{n=16000}")
+    budget = graph.fixed_memory + 8
+    solved = solve(graph, f"{budget}B", SolveOptions(strategy="auto", time_limit_s=60.0, threads=1))
+    assert solved.plan.claim.status is ClaimStatus.OPTIMAL
+    assert solved.plan.claim.cost > 4 * graph.total_cost

@@ -2,12 +2,12 @@
 
 The nodes of a training step fall into a forward part and the rest. In the forward part let z_1, ..., z_N be the
 nodes through which every path from a node without inputs to the last of them goes (dominators; on a chain these are
-all its nodes). The *level* of a forward node is the number of the last z that it is or that dominates it, 0 for
-none. The values that count at level j are those that lead from z_j to z_(j+1) (of z_N: all that are read); level j
-is *present* while one of them is live. Every node v of the rest that reads a value that counts *visits* the lowest
-level i(v) among those it reads: at the first computation of v that level is present. Take visits whose levels never
-rise (in a training step these are nearly all). The cost u_j of level j is that of z_j and, its *tail*, of the nodes
-between it and z_(j+1) that lead to that; P are the prefix sums of u.
+all its nodes; see :func:`dominators` for masks). The *level* of a forward node is the number of the last z that it is
+or that dominates it, 0 for none. The values that count at level j are those that lead from z_j to z_(j+1) (of z_N: all
+that are read); level j is *present* while one of them is live. Every node v of the rest that reads a value that counts
+*visits* the lowest level i(v) among those it reads: at the first computation of v that level is present. Take visits
+whose levels never rise (in a training step these are nearly all). The cost u_j of level j is that of z_j and, its
+*tail*, of the nodes between it and z_(j+1) that lead to that; P are the prefix sums of u.
 
 **Lower bound.** Let V(l, r, m), for a visited level r, be a number that no schedule undercuts in what it spends on
 the levels l+1 .. r (without the tail of r) when it starts with none of them present and serves the visits to them,

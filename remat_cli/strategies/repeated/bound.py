@@ -7,8 +7,8 @@ The recursion and its proof are in ``docs/mathematics.md``, "Served levels".
 
 Values that are small are no obstacle to keeping a level, but they make s small. So reads of values below a threshold
 are left out, which is a relaxation: schedules stay valid, cost the same, and take no more memory. The highest bound of
-several thresholds counts. Reads of the values that pass by all blocks are left out too (see ``reduced``). The spine may
-be any subset of the dominators, so long chains are coarsened. Segments of equal levels are solved once.
+several thresholds counts. Reads of the values that pass by all blocks are left out too (see ``reduced``). The levels
+are those of ``levels``; segments of equal ones are solved once.
 """
 
 from __future__ import annotations
