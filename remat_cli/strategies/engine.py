@@ -79,6 +79,28 @@ class Engine(ABC):
         """Do the work of one turn; whether another turn may gain something. Engines name their own options."""
 
 
+@dataclass(slots=True)
+class Once(Engine):
+    """An engine whose result does not depend on the incumbent, so that one turn is enough.
+
+    Attributes:
+        done: Whether it had that turn. One that the clock ended is begun again.
+    """
+
+    done: bool = False
+
+    def work(self) -> bool:
+        """Do the work, unless it is done."""
+        if not self.done:
+            self.attempt()
+            self.done = not self.incumbent.context.control.stopping()
+        return False
+
+    @abstractmethod
+    def attempt(self) -> None:
+        """Do the work."""
+
+
 @dataclass(frozen=True, slots=True)
 class When:
     """A condition of a stage.

@@ -59,7 +59,7 @@ from remat_cli.strategies.chains.segments import (
     highest_visited,
     prefix_sums,
 )
-from remat_cli.strategies.engine import Engine
+from remat_cli.strategies.engine import Once
 from remat_cli.tolerances import CHAIN_ROUNDING
 
 _EXACT = 2.0**50
@@ -481,18 +481,12 @@ def chain_answer(
     return Schedule(computes), (bound,)
 
 
-@dataclass(slots=True)
-class ChainStructure(Engine):
-    """Offers the schedule and the bound of a chain, once: they do not depend on the incumbent."""
+class ChainStructure(Once):
+    """Offers the schedule and the bound of a chain."""
 
-    asked: bool = False
-
-    def work(self) -> bool:
+    def attempt(self) -> None:
         """Offer the result of :func:`chain_answer`."""
         incumbent = self.incumbent
-        if self.asked:
-            return False
-        self.asked = True
         answer = chain_answer(incumbent.graph, incumbent.budget_bytes, seconds=incumbent.seconds(LONGEST_S, _SHARE))
         if answer is not None:
             schedule, bounds = answer
@@ -500,7 +494,6 @@ class ChainStructure(Engine):
                 incumbent.raise_bound(bound)
             if schedule is not None:
                 incumbent.offer(schedule.computes)
-        return False
 
 
 def chain_first(graph: Graph) -> bool:

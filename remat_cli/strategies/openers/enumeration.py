@@ -10,14 +10,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import count
 
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import whole
-from remat_cli.strategies.engine import Engine
+from remat_cli.strategies.engine import Once
 from remat_cli.tolerances import ROUNDING
 
 _MOST_STATES = 20_000
@@ -28,18 +27,12 @@ _Step = tuple[int, "_Step | None"]
 """A computed node, and the steps before it."""
 
 
-@dataclass(slots=True)
-class Enumeration(Engine):
-    """Looks at all states, once: the result does not depend on the incumbent."""
+class Enumeration(Once):
+    """Looks at all states."""
 
-    asked: bool = False
-
-    def work(self) -> bool:
+    def attempt(self) -> None:
         """Offer the cheapest schedule in document order, and raise the bound to its cost, or as far as was looked."""
         incumbent = self.incumbent
-        if self.asked:
-            return False
-        self.asked = True
         incumbent.report("enumerating")
         graph, extra = incumbent.graph, math.inf
         for number, (least, last) in enumerate(_states(graph, incumbent.budget_bytes - graph.fixed_memory)):
@@ -51,7 +44,6 @@ class Enumeration(Engine):
                 break
         cost = (graph.total_cost + extra) * (1 - ROUNDING)
         incumbent.raise_bound(Bound(whole(graph, cost), Scope.DOCUMENT_ORDER))
-        return False
 
 
 def _states(graph: Graph, room: int) -> Iterator[tuple[float, _Step | None]]:

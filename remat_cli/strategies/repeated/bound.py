@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -27,7 +26,7 @@ from remat_cli.mip import Floats, Ints
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.chains.segments import prefix_sums
-from remat_cli.strategies.engine import Engine
+from remat_cli.strategies.engine import Once
 from remat_cli.strategies.repeated.levels import MOST_LEVELS, Level, Line, Spine, least, levels_of, without_small
 from remat_cli.strategies.repeated.parts import reduced
 from remat_cli.strategies.repeated.programme import Segments
@@ -192,17 +191,12 @@ def bounds_of(graph: Graph, room: int, control: Control) -> Iterator[float]:
                     break
 
 
-@dataclass(slots=True)
-class ServedLevels(Engine):
-    """Raises the bound by that of served levels, once; a turn that the clock ends is begun again by the next one."""
+class ServedLevels(Once):
+    """Raises the bound by that of served levels."""
 
-    asked: bool = False
-
-    def work(self) -> bool:
+    def attempt(self) -> None:
         """Try all bounds."""
         incumbent, graph = self.incumbent, self.incumbent.graph
-        if self.asked:
-            return False
         incumbent.report("bounding blocks")
         room = incumbent.budget_bytes - graph.fixed_memory
         cut = reduced(graph, max(working_sets(graph))).graph
@@ -210,9 +204,7 @@ class ServedLevels(Engine):
             if found > graph.total_cost:
                 incumbent.raise_bound(Bound(found, Scope.DOCUMENT_ORDER))
             if incumbent.over():
-                return False
-        self.asked = not incumbent.context.control.stopping()
-        return False
+                break
 
 
 def thresholds(graph: Graph, spine: Spine) -> list[int]:

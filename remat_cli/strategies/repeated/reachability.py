@@ -22,7 +22,7 @@ from remat_cli.mip import Ints
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound
 from remat_cli.strategies.chains.extract import Chain
-from remat_cli.strategies.engine import Engine
+from remat_cli.strategies.engine import Once
 from remat_cli.strategies.repeated.parts import reduced
 
 if TYPE_CHECKING:  # numba takes 0.3 s to import
@@ -263,18 +263,12 @@ class _States:
         return ordered
 
 
-@dataclass(slots=True)
-class Unreachable(Engine):
-    """Tries to prove that nothing fits, once: the result does not depend on the incumbent."""
+class Unreachable(Once):
+    """Tries to prove that nothing fits."""
 
-    asked: bool = False
-
-    def work(self) -> bool:
+    def attempt(self) -> None:
         """Raise the bound to infinity if no schedule in document order fits, and look for a budget that may do."""
         incumbent = self.incumbent
-        if self.asked:
-            return False
-        self.asked = True
         incumbent.report("listing states of memory")
         reachability, control = Reachability.of(incumbent.graph), incumbent.context.control
         least = reachability.least_beyond(incumbent.budget_bytes, control)
@@ -284,4 +278,3 @@ class Unreachable(Engine):
                 incumbent.least_bytes = least
                 least = reachability.least_beyond(least, further)
             incumbent.raise_bound(Bound(float("inf"), Scope.DOCUMENT_ORDER))
-        return False
