@@ -173,3 +173,11 @@ def test_a_mask_is_no_beginning_of_a_path():
         # The input, and of each block the three nodes or, where another value passes by, the last one.
         assert [graph.nodes[z].id for z in Spine.of(graph).nodes][-1] == "add3"
         assert len(Spine.of(graph).nodes) >= 5
+
+
+def test_a_graph_without_forward_nodes_has_no_levels():
+    graph = Graph("none", (Node("only", 1.0, (), (4,), phase=Phase.BACKWARD),), (0,))
+    spine = Spine.of(graph)
+    assert spine.nodes == ()
+    assert thresholds(graph, spine) == [0]
+    assert levels_of(graph, spine) is None

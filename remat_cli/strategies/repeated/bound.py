@@ -14,8 +14,10 @@ are those of ``levels``; segments of equal ones are solved once.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from statistics import median_low
 
 import numpy as np
 
@@ -207,16 +209,17 @@ class ServedLevels(Once):
                 break
 
 
+_MOST_THRESHOLDS, _OFTEN = 5, 0.02
+"""Most sizes to leave reads out below, and the share of all nodes whose values must have such a size. Untuned."""
+
+
 def thresholds(graph: Graph, spine: Spine) -> list[int]:
     """Sizes below which reads are left out, largest first: just above those of small values of many nodes; and 0."""
-    count: dict[int, int] = {}
-    for i, size in zip(graph.producer, graph.size, strict=True):
-        if graph.readers[graph.first_value[i]] if graph.nodes[i].outputs else False:
-            count[size] = count.get(size, 0) + 1
+    if not spine.nodes:
+        return [0]
+    made = zip(graph.producer, graph.size, strict=True)
+    count = Counter(size for maker, size in made if graph.readers[graph.first_value[maker]])
     # A spine is no spine any more if what most of its nodes make is left out.
-    usual = sorted(max(graph.nodes[z].outputs, default=0) for z in spine.nodes)[len(spine.nodes) // 2]
-    often = sorted(size for size, times in count.items() if 50 * times >= len(graph.nodes) and size < usual)
-    return [*(size + 1 for size in reversed(often[:_MOST_THRESHOLDS])), 0]
-
-
-_MOST_THRESHOLDS = 5
+    usual = median_low(max(graph.nodes[z].outputs, default=0) for z in spine.nodes)
+    often = sorted(size for size, times in count.items() if times >= _OFTEN * len(graph.nodes) and size < usual)
+    return [*(size + 1 for size in reversed(often[-_MOST_THRESHOLDS:])), 0]

@@ -45,8 +45,9 @@ class Spine:
 
     @classmethod
     def of(cls, graph: Graph, most: int = MOST_LEVELS) -> Spine:
-        """The dominators of the forward part, see :meth:`coarser`."""
-        nodes, level = dominators(graph, forward_end(graph))
+        """The dominators of the forward part, see :meth:`coarser`; none if it has less than two nodes."""
+        split = forward_end(graph)
+        nodes, level = dominators(graph, split) if split > 1 else ([], [0] * split)
         return cls(tuple(nodes), tuple(level)).coarser(graph, most)
 
     def coarser(self, graph: Graph, most: int) -> Spine:
@@ -117,10 +118,12 @@ def _starts(graph: Graph, spine: Spine, most: int) -> Sequence[int]:
         shapes[number].append((graph.nodes[i].cost, graph.nodes[i].outputs))
     known: dict[tuple[object, ...], int] = {}
     runs = runs_of([known.setdefault(tuple(shape), len(known)) for shape in shapes[1:]])
-    for repetitions in range(1, count):
+    repetitions = 1
+    while repetitions < count:
         starts = sorted({0, *(end + 1 for end in group_ends(runs, repetitions)), count - 1} - {count})
         if len(starts) <= most:
             return starts
+        repetitions += max(1, repetitions // 8)  # an eighth at a time, so that a long spine takes no second
     return range(0, count, -(-count // most))
 
 
