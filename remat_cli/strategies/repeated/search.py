@@ -31,6 +31,9 @@ more groups than the second."""
 _MIDDLE, _FINER = 64, 320
 """Groups of the first grouping, about: the second number where the budget is a few working sets, as that needs small
 groups. GPT-2 of 2,500 blocks has a plan at 1.2 working sets with 315 groups, and none with 81 (by hand)."""
+_QUICK_NODES, _MOST_SOLVED = 1_000, 0.5
+"""Choices that need less are looked for if the different groups have at most so many nodes, or this share of the graph:
+where few groups are alike, as in a DenseNet, that takes longer than other methods."""
 _WORK = 2e9
 """Most steps of the innermost loop for one grouping: a few seconds."""
 _NUMBERS = 1.2e8
@@ -120,7 +123,9 @@ class Blocks:
         room = budget_bytes - self.graph.fixed_memory - self.cut.staying_bytes - chain.always
         if room <= 0:
             return None
-        choices = tuple(options_of(part, slimmer=self.tight) for part in parts.parts)
+        to_solve = sum(len(part.graph.nodes) for part in parts.parts)
+        slimmer = self.tight and to_solve <= max(_QUICK_NODES, _MOST_SOLVED * len(self.graph.nodes))
+        choices = tuple(options_of(part, slimmer=slimmer) for part in parts.parts)
         most = int(room * (1 + _BEYOND))
         if any(min(option.rest_peak for option in of) > most for of in choices):
             return TOO_COARSE
