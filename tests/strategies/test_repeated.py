@@ -321,22 +321,33 @@ def test_blocks_that_drop_values_twice_make_plans_cheaper_where_memory_is_tight(
     assert twice[0] - graph.total_cost < 0.92 * (once[0] - graph.total_cost)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_slimmer_choices_need_less_memory_for_more_cost(seed):
-    graph = repeated_graph(seed, 6)
-    for part in Parts.of(Chain.of(graph, "repeated")).parts:
-        plain, slimmer = options_of(part, slimmer=False), options_of(part)
-        assert min(o.cost for o in slimmer) == min(o.cost for o in plain)
-        assert min(o.rest_peak for o in slimmer) <= min(o.rest_peak for o in plain)
-        for one in slimmer:
-            assert not any(
-                other.cost <= one.cost
-                and other.kept <= one.kept
-                and other.rest_peak <= one.rest_peak
-                and other.forward_peak <= one.forward_peak
-                for other in slimmer
-                if other is not one
-            )
+def test_slimmer_choices_need_less_memory_and_none_is_as_good_as_another():
+    lower = 0
+    for seed in range(12):
+        for part in Parts.of(Chain.of(repeated_graph(seed, 6), "repeated")).parts:
+            plain, slimmer = options_of(part), options_of(part, UNLIMITED)
+            assert min(o.cost for o in slimmer) == min(o.cost for o in plain)
+            least, before = (min(o.rest_peak for o in of) for of in (slimmer, plain))
+            assert least <= before
+            lower += least < before
+            for one in slimmer:
+                assert not any(
+                    other.cost <= one.cost
+                    and other.kept <= one.kept
+                    and other.rest_peak <= one.rest_peak
+                    and other.forward_peak <= one.forward_peak
+                    for other in slimmer
+                    if other is not one
+                )
+    assert lower
+
+
+def test_no_choices_that_need_less_are_looked_for_when_the_time_is_up():
+    graph = build_graph("llama{depth=8,heads=64,width=8192,hidden=28672,backward=operator}")
+    parts = Parts.of(Chain.of(reduced(graph, max(working_sets(graph))).graph, "repeated")).parts
+    for part in parts:
+        assert options_of(part, Control.within(0.0)) == options_of(part)
+    assert any(options_of(part, UNLIMITED) != options_of(part) for part in parts)
 
 
 def test_a_long_chain_of_equal_layers_is_solved_before_anything_else():

@@ -31,14 +31,12 @@ from remat_cli.strategies.chains.segments import prefix_sums
 from remat_cli.strategies.engine import Once
 from remat_cli.strategies.repeated.levels import MOST_LEVELS, Level, Line, Spine, least, levels_of, without_small
 from remat_cli.strategies.repeated.parts import reduced
-from remat_cli.strategies.repeated.programme import Segments
+from remat_cli.strategies.repeated.programme import MOST_NUMBERS, Segments
 from remat_cli.tolerances import CHAIN_ROUNDING
 
 # Doubling all constants of ``chains`` and ``repeated`` makes the gap larger, halving does not (benchmark ``ablation``).
 _WORK, _MOST_UNITS, _FEWEST_UNITS = 2e10, 4_000, 40
 """Steps of the innermost loop for one threshold, and numbers of units."""
-_NUMBERS = 1.2e8
-"""Most numbers of a table: 1 GB."""
 _PIECES = 12
 """Numbers of bytes to tell apart between two corners of the lines."""
 _SHARE = 0.1
@@ -65,7 +63,8 @@ def bound_of(graph: Graph, levels: Sequence[Level], room: int, control: Control)
     corners = [_corners(level.lines, most) for level in levels]
     unit = step
     marks = [_marks(ends, unit) for ends in corners]
-    if segments.work * _mean(marks) * (most // unit) > _WORK or len(segments.first) * (most // unit) > _NUMBERS:
+    units = most // unit
+    if units > min(_MOST_UNITS, MOST_NUMBERS / len(segments.first), _WORK / (segments.work * _mean(marks))):
         units = int(min(_MOST_UNITS, _WORK / (segments.work * _PIECES * _mean(corners))))
         if units < _FEWEST_UNITS:
             return None
@@ -145,7 +144,7 @@ def _solved(
         keep=np.array(keep, dtype=np.int64),
         pay=np.array(pay, dtype=np.float64),
         kind=np.array(kind, dtype=np.int64),
-        due=np.array([least(lines, max(0, free - m * unit)) for lines, free in known for m in range(width)]),
+        due=np.concatenate([_due(lines, free, unit, width) for lines, free in known]),
     )
     rows = len(segments.first)
     value, nothing = np.full(rows * width, np.inf), np.zeros(width)
@@ -157,6 +156,15 @@ def _solved(
     found = float(value[int(segments.row_of[0, highest]) * width])
     once = float(prefix[highest + 1]) - levels[highest].tail
     return max(graph.total_cost, (graph.total_cost + found - once) * (1 - CHAIN_ROUNDING))
+
+
+def _due(lines: Sequence[Line], free: int, unit: int, width: int) -> Floats:
+    """float64[width]: g with 0 .. width - 1 units reserved of ``free`` bytes beside the largest visit."""
+    kept = np.maximum(0.0, free - np.arange(width, dtype=np.float64) * unit)
+    found: Floats = np.zeros(width)
+    for line in lines:
+        np.maximum(found, line.cost - line.rate * kept, out=found)
+    return found
 
 
 _ROWS = 20

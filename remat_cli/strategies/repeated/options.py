@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from remat_cli.control import Control
 from remat_cli.graph.model import Graph
 from remat_cli.mip import Bools
 from remat_cli.plan.liveness import cost_of, heights, next_reads, priced
@@ -48,7 +49,7 @@ class Option:
     rest_peak: int
 
 
-def options_of(part: Part, *, slimmer: bool = True) -> tuple[Option, ...]:
+def options_of(part: Part, control: Control | None = None) -> tuple[Option, ...]:
     """The choices of a stage, none of which is as good as another in every respect; the cheapest first.
 
     A choice keeps some values of the block at the turn; the rest recomputes the others. The cheapest choice at a price
@@ -57,16 +58,17 @@ def options_of(part: Part, *, slimmer: bool = True) -> tuple[Option, ...]:
 
     Args:
         part: The stage.
-        slimmer: Whether to add choices whose rest drops values once more where it needs much memory.
+        control: Ends the search for choices whose rest drops values once more where it needs much memory; None for none
+            of these.
     """
     graph = part.graph
     found = {choice.again.tobytes(): choice.again for choice in _corners(part)}
     network = Network.of(graph, sum(graph.size))
     sequences = [priced(graph, _run(graph, part.turn, again)).computes for again in found.values()]
     options = [measured(part, computes) for computes in sequences]
-    if slimmer and len(graph.nodes) <= _MOST_NODES:
+    if control is not None and len(graph.nodes) <= _MOST_NODES:
         for computes in sequences[:_SLIMMED]:
-            options += [measured(part, one) for one in _slimmer(part, network, computes)]
+            options += [measured(part, one) for one in _slimmer(part, network, computes, control)]
     return undominated(options)
 
 
@@ -156,7 +158,7 @@ def _late(graph: Graph, sequence: Iterable[int], again: Bools) -> Iterator[int]:
         yield i
 
 
-def _slimmer(part: Part, network: Network, computes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+def _slimmer(part: Part, network: Network, computes: Sequence[int], control: Control) -> Iterator[tuple[int, ...]]:
     """Sequences that need less and less memory after the turn, each from the one before.
 
     Around the step that needs the most, some values that wait for a later read are dropped, and computed again when
@@ -166,7 +168,7 @@ def _slimmer(part: Part, network: Network, computes: Sequence[int]) -> Iterator[
     for _ in range(_MOST_TURNS):
         in_use = np.array(heights(graph, sequence), dtype=np.int64)
         rest = sequence.index(part.turn) + 1
-        if rest == len(sequence):
+        if rest == len(sequence) or control.stopping():
             break
         highest = rest + int(in_use[rest:].argmax())
         low = np.append(np.flatnonzero(in_use <= in_use[highest] * (1 - _NEAR)), len(sequence))

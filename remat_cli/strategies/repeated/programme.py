@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.kernels.repeated import Stages
 
 
+MOST_NUMBERS = 1.2e8
+"""Most numbers of a table: 1 GB."""
 _TURN = 1e8
 """Steps of the innermost loop between two looks at the clock: a tenth of a second."""
 

@@ -21,7 +21,7 @@ from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.repeated.options import options_of
 from remat_cli.strategies.repeated.parts import Parts, Reduced, reduced
-from remat_cli.strategies.repeated.programme import Programme, Segments, tops
+from remat_cli.strategies.repeated.programme import MOST_NUMBERS, Programme, Segments, tops
 from remat_cli.strategies.repeated.runs import Run, group_ends, runs_of
 
 # Doubling all constants of ``chains`` and ``repeated`` makes the gap larger, halving does not (benchmark ``ablation``).
@@ -36,8 +36,6 @@ _QUICK_NODES, _MOST_SOLVED = 1_000, 0.5
 where few groups are alike, as in a DenseNet, that takes longer than other methods."""
 _WORK = 2e9
 """Most steps of the innermost loop for one grouping: a few seconds."""
-_NUMBERS = 1.2e8
-"""Most numbers of a table: 1 GB."""
 _FEWEST_UNITS, _MOST_UNITS = 300, 4_000
 _BEYOND = 0.08
 """The table also covers budgets higher by this share, because a schedule may need less than its units say."""
@@ -125,7 +123,7 @@ class Blocks:
             return None
         to_solve = sum(len(part.graph.nodes) for part in parts.parts)
         slimmer = self.tight and to_solve <= max(_QUICK_NODES, _MOST_SOLVED * len(self.graph.nodes))
-        choices = tuple(options_of(part, slimmer=slimmer) for part in parts.parts)
+        choices = tuple(options_of(part, control if slimmer else None) for part in parts.parts)
         most = int(room * (1 + _BEYOND))
         if any(min(option.rest_peak for option in of) > most for of in choices):
             return TOO_COARSE
@@ -142,7 +140,7 @@ class Blocks:
         The greatest common divisor of all bytes makes the programme exact. It is affordable near the least memory,
         where few units fit: many layers of equal sizes need no more.
         """
-        affordable = int(min(_MOST_UNITS, _WORK / segments.work, _NUMBERS / len(segments.first)))
+        affordable = int(min(_MOST_UNITS, _WORK / segments.work, MOST_NUMBERS / len(segments.first)))
         grain = math.gcd(*self.graph.size, *(node.workspace for node in self.graph.nodes)) or 1
         if room <= affordable * grain:
             return float(grain)
