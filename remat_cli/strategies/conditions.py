@@ -80,8 +80,17 @@ def is_tight(graph: Graph, budget_bytes: int) -> bool:
     return budget_bytes - graph.fixed_memory <= _FEW_SETS * max(working_sets(graph))
 
 
+def _by_blocks(graph: Graph, budget_bytes: int) -> bool:
+    nodes = len(graph.nodes)
+    return nodes >= VAST or (nodes >= LARGE and is_tight(graph, budget_bytes))
+
+
 TIGHT = When(f"the budget is at most {_FEW_SETS} working sets", lambda i: is_tight(i.graph, i.budget_bytes))
-ROOMY = When(f"the budget is more than {_FEW_SETS} working sets", lambda i: not is_tight(i.graph, i.budget_bytes))
+BLOCKS_FIRST = When(
+    f"there are {VAST:,} nodes, or {LARGE:,} and a budget of at most {_FEW_SETS} working sets",
+    lambda i: _by_blocks(i.graph, i.budget_bytes),
+)
+OTHERS_FIRST = When("blocks do not come first", lambda i: not _by_blocks(i.graph, i.budget_bytes))
 EXPENSIVE = When(
     f"no schedule below {_CHEAP:.0%} over no-remat yet, or fewer than {MEDIUM} nodes",
     lambda i: i.cost > (1 + _CHEAP) * i.graph.total_cost or len(i.graph.nodes) < MEDIUM,

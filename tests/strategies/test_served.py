@@ -170,7 +170,7 @@ def test_a_mask_is_no_beginning_of_a_path():
     masked = [graph for graph in graphs if graph.nodes[0].id == "mask"]
     assert 0 < len(masked) < len(graphs)
     for graph in graphs:
-        # The input, and of each block the three nodes or, where another value passes by, the last one.
+        # At least the input and the end of every block.
         assert [graph.nodes[z].id for z in Spine.of(graph).nodes][-1] == "add3"
         assert len(Spine.of(graph).nodes) >= 5
 

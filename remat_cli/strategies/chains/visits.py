@@ -203,7 +203,7 @@ def _some(items: Sequence[_Number]) -> list[_Number]:
 def dominators(graph: Graph, split: int) -> tuple[list[int], list[int]]:
     """z_1 .. z_N, the dominators of node ``split - 1`` and itself, and the level of every forward node.
 
-    A node without inputs, such as a mask, is no beginning of a path where a reader of it also reads other nodes.
+    Nodes without inputs, such as a mask, are ignored where their reader reads other nodes too.
     """
     parent = [-1] * split
     depth = [1] * split

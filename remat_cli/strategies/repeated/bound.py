@@ -172,7 +172,7 @@ _ROWS = 20
 
 
 _FEWER = (1, 2, 4, 8)
-"""Where the programme takes too long with the most levels, these parts of them are tried."""
+"""Where the programme takes too long, it is tried with half of the most levels, then with a quarter, and an eighth."""
 
 
 def bounds_of(graph: Graph, room: int, control: Control) -> Iterator[float]:

@@ -6,8 +6,8 @@ other, and z_(j+1) of them. If none of them is in memory, z_(j+1) cannot be comp
 
 The spine is made of dominators: nodes on every path to the last forward node. They are those of the whole graph, also
 where reads are left out (see ``bound``): each must still lead to the next, and no more. A spine is *divided* where the
-visit with the largest working set reads a value that is made within a level. What was made before that value is a level
-of its own then, and must be kept beside that working set, or be computed again.
+visit with the largest working set reads a value that is made within a level. What was made before that value is then a
+level of its own: it must be kept beside that working set, or be computed again.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from remat_cli.strategies.openers.clearing import Network, Question
 from remat_cli.strategies.repeated.runs import group_ends, runs_of
 
 MOST_LEVELS, _FEWEST_LEVELS = 400, 2
+"""The table grows with the square of the number of levels; one level alone has nothing to be recomputed from."""
 _PRICES = 24
 """Most lines of one level."""
 
