@@ -28,7 +28,7 @@ from remat_cli.zoo.registry import build_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
-FAST = SolveOptions(time_limit_s=5)
+FAST = SolveOptions(time_limit_s=15)
 
 
 def unet():
