@@ -25,23 +25,28 @@ def _better(row: Any, base: float, left: Any, right: Any, shift: int, need: int,
 class Stages(NamedTuple):
     """The stages 0 .. L of a chain, their choices, and the different segments; one of several equal ones is solved.
 
+    In state q > 0 of a segment, the partial checkpoints q of all its blocks are in memory; in state 0, nothing is.
+    Arrays with ``states`` in their shape are flat.
+
     Attributes:
         first: int64[rows], the first stage of each segment to solve, by growing length.
         last: int64[rows], its last stage.
         row_of: int64[L + 1, L + 1], the row of every segment.
-        prefix: float64[L + 1], cost of running the blocks 0 .. s - 1 once.
+        prefix: float64[states, L + 1], cost of running the blocks 0 .. s - 1 once.
         back: float64[L + 1], cost of the rest of a stage that does not read its block.
         top: int64[L + 1], the highest stage <= t that has a rest or is the last, -1 if there is none.
         taped: bool[L + 1], whether the rest of a stage reads values of its block.
         output: int64[L + 1], units of a_s.
-        plain: int64[L + 1], units besides a_s and waiting gradients while block s runs and leaves its output alone.
+        plain: int64[states, L + 1], units besides a_s, waiting gradients and partial checkpoints while block s runs and
+            leaves its output alone.
+        held: int64[states, L + 2], units of the partial checkpoints of the blocks 0 .. s - 1.
         again: int64[L + 1], the first stage with which a segment that ends at stage t may start if it runs again.
         waiting: int64[L + 1], units of gradients before the rest of a stage runs.
         rest: int64[L + 1], units while the rest of a stage runs that does not read its block.
-        begin: int64[L + 2], the first choice of each stage.
+        begin: int64[states (L + 1) + 1], the first choice of each stage.
         cost: float64[choices], cost of block and rest.
         kept: int64[choices], units kept between them.
-        record: int64[choices], units besides a_s and waiting gradients while the block runs.
+        record: int64[choices], units besides a_s, waiting gradients and partial checkpoints while the block runs.
         serve: int64[choices], units besides a_s while the rest runs.
     """
 
@@ -54,6 +59,7 @@ class Stages(NamedTuple):
     taped: Bools
     output: Ints
     plain: Ints
+    held: Ints
     again: Ints
     waiting: Ints
     rest: Ints
@@ -68,45 +74,66 @@ class Stages(NamedTuple):
 def fill_chosen(of: Stages, nothing: Floats, value: Floats, start: int, stop: int) -> None:
     """Rotor's programme (Beaumont et al., RR-9302) with several choices per stage (Zhao et al., Rockmate, ICML 2023).
 
+    Of a segment in a state, m units include the partial checkpoints that are in memory.
+
     Args:
         of: The chain.
         nothing: float64[width] of zeros; a row has ``width`` numbers, for 0 .. width - 1 units.
-        value: float64[rows * width], infinite from row ``start`` on; gets the least costs.
+        value: float64[states * rows * width], infinite from row ``start`` of each state on; gets the least costs.
         start: The first row to fill.
         stop: The row after the last one to fill.
     """
-    width = len(nothing)
+    width, count, rows = len(nothing), len(of.top), len(of.first)
     for index in range(start, stop):
-        s, t = of.first[index], of.last[index]
-        row = value[index * width : (index + 1) * width]
-        if s == t:
-            if of.taped[s]:
-                for o in range(of.begin[s], of.begin[s + 1]):
-                    need = max(of.serve[o], of.waiting[s] + of.record[o])
-                    _better(row, of.cost[o], nothing, nothing, 0, need, width)
-            else:
-                _better(row, of.back[s], nothing, nothing, 0, of.rest[s], width)
-            continue
-        sweep = 0
+        for state in range(len(of.plain) // count):
+            at = (state * rows + index) * width
+            row = value[at : at + width]
+            if state > 0:  # what is in memory may go
+                below = at - rows * width
+                _better(row, 0.0, value[below : below + width], nothing, 0, 0, width)
+            _fill(of, nothing, value, row, of.first[index], of.last[index], state)
+
+
+@inner
+def _fill(of: Stages, nothing: Any, value: Any, row: Any, s: int, t: int, state: int) -> None:
+    """Lower the row of the segment (s, t) in a state."""
+    width, count = len(nothing), len(of.top)
+    table, begin = state * len(of.first), state * count + s
+    own = state * (count + 1)
+    there = of.held[own + t + 1] - of.held[own + s]
+    if s == t:
+        if of.taped[s]:
+            for o in range(of.begin[begin], of.begin[begin + 1]):
+                need = max(of.serve[o], of.waiting[s] + of.record[o] + there)
+                _better(row, of.cost[o], nothing, nothing, 0, need, width)
+        else:
+            _better(row, of.back[s], nothing, nothing, 0, of.rest[s], width)
+        return
+    for left in range(len(of.plain) // count if state == 0 else state + 1):
+        sweep, leaving = 0, left * (count + 1)
         for j in range(s + 1, t + 1):
             # While block j - 1 runs, its input is there too, unless that is a_s.
-            sweep = max(sweep, of.plain[j - 1] + (of.output[j - 1] if j - 1 > s else 0))
+            beside = there if state > 0 else of.held[leaving + j] - of.held[leaving + s]
+            sweep = max(sweep, of.plain[state * count + j - 1] + beside + (of.output[j - 1] if j - 1 > s else 0))
             before = of.top[j - 1]
             if before >= s and s < of.again[before]:
                 continue
-            at = of.row_of[j, t] * width
-            need = max(of.output[j], of.waiting[t] + sweep)
-            once = of.prefix[j] - of.prefix[s]
+            staying = of.output[j]
             if before >= s:
-                other = of.row_of[s, before] * width
-                _better(row, once, value[other : other + width], value[at : at + width], of.output[j], need, width)
-            else:
-                _better(row, once, nothing, value[at : at + width], of.output[j], need, width)
-        if of.taped[s]:
-            at = of.row_of[s + 1, t] * width
-            for o in range(of.begin[s], of.begin[s + 1]):
-                need = max(of.kept[o], of.waiting[t] + of.record[o], of.serve[o])
-                _better(row, of.cost[o], nothing, value[at : at + width], of.kept[o], need, width)
+                staying += of.held[leaving + before + 1] - of.held[leaving + s]
+            need = max(staying, of.waiting[t] + sweep)
+            at = (table + of.row_of[j, t]) * width
+            once, right = of.prefix[state * count + j] - of.prefix[state * count + s], value[at : at + width]
+            if before >= s:
+                other = (left * len(of.first) + of.row_of[s, before]) * width
+                _better(row, once, value[other : other + width], right, staying, need, width)
+            elif left == 0:
+                _better(row, once, nothing, right, staying, need, width)
+    if of.taped[s]:
+        at = (table + of.row_of[s + 1, t]) * width
+        for o in range(of.begin[begin], of.begin[begin + 1]):
+            need = max(of.kept[o], of.waiting[t] + of.record[o] + there, of.serve[o])
+            _better(row, of.cost[o], nothing, value[at : at + width], of.kept[o], need, width)
 
 
 class Served(NamedTuple):

@@ -13,16 +13,17 @@ from remat_cli.control import Control
 from remat_cli.errors import Infeasible, StrategyMismatch
 from remat_cli.graph.analysis import no_remat_peak, working_sets
 from remat_cli.graph.model import Graph, Node, Phase
-from remat_cli.plan.liveness import Priced, priced
+from remat_cli.plan.derive import derive
+from remat_cli.plan.liveness import priced
 from remat_cli.plan.model import ClaimStatus
 from remat_cli.plan.replay import replay
 from remat_cli.planning.solving import SolveOptions, solve
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.repeated.options import options_of
 from remat_cli.strategies.repeated.parts import Parts, reduced
-from remat_cli.strategies.repeated.programme import Programme, Segments, tops
+from remat_cli.strategies.repeated.programme import Programme, Segments, State, tops
 from remat_cli.strategies.repeated.runs import Run, group_ends, runs_of
-from remat_cli.strategies.repeated.search import TOO_COARSE, Blocks
+from remat_cli.strategies.repeated.search import TOO_COARSE, Blocks, Outcome
 from remat_cli.zoo.registry import build_graph
 
 SEEDS = range(30)
@@ -110,8 +111,8 @@ def test_segments_share_a_row_exactly_if_their_stages_are_equal(seed):
 def programme_of(graph: Graph, room: int) -> tuple[Chain, Programme]:
     chain = Chain.of(graph, "repeated")
     parts = Parts.of(chain)
-    choices = tuple(options_of(part) for part in parts.parts)
-    programme = Programme.of(chain, parts, choices, Segments.of(parts.kind, tops(chain)), room, 1.0, UNLIMITED)
+    states = (State.empty([options_of(part) for part in parts.parts]),)
+    programme = Programme.of(chain, parts.kind, states, Segments.of(parts.kind, tops(chain)), room, 1.0, UNLIMITED)
     assert programme is not None
     return chain, programme
 
@@ -140,8 +141,8 @@ def test_sharing_rows_changes_nothing(seed):
     chain, programme = programme_of(graph, room)
     parts = Parts.of(chain)
     apart = Parts(tuple(range(len(parts.kind))), tuple(parts.parts[kind] for kind in parts.kind))
-    choices = tuple(options_of(part) for part in apart.parts)
-    alone = Programme.of(chain, apart, choices, Segments.of(apart.kind, tops(chain)), room, 1.0, UNLIMITED)
+    states = (State.empty([options_of(part) for part in apart.parts]),)
+    alone = Programme.of(chain, apart.kind, states, Segments.of(apart.kind, tops(chain)), room, 1.0, UNLIMITED)
     assert alone is not None
     assert len(alone.stages.first) > len(programme.stages.first)
     for limit in range(room + 1):
@@ -245,8 +246,8 @@ def test_groups_that_do_not_fit_alone_are_told_apart():
     blocks = Blocks.of(graph, budget - graph.fixed_memory, "repeated")
     assert blocks.best([blocks.chain.length - 1], budget, UNLIMITED) == TOO_COARSE
     finest = blocks.best(range(blocks.chain.length), budget, UNLIMITED)
-    assert finest is not None
-    assert finest != TOO_COARSE
+    assert isinstance(finest, Outcome)
+    assert finest.within is not None
 
 
 def test_at_tight_budgets_auto_is_far_cheaper_than_without_blocks():
@@ -274,8 +275,11 @@ def test_thousands_of_equal_layers_near_the_least_memory_have_a_plan():
     budget = graph.fixed_memory + 2 * least_room(graph)
     blocks = Blocks.of(graph, budget - graph.fixed_memory, "repeated")
     found = blocks.best(range(blocks.chain.length), budget, UNLIMITED)
-    assert isinstance(found, Priced)
-    assert replay(graph, found.computes).peak_bytes <= budget
+    assert isinstance(found, Outcome)
+    assert found.within is not None
+    seen = replay(graph, derive(graph, found.within.computes))
+    assert seen.valid
+    assert seen.peak_bytes <= budget
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -294,7 +298,9 @@ def test_units_of_the_greatest_common_divisor_are_exact(seed, monkeypatch):
             Blocks.of(graph, budget * scale, "repeated").best(ends, budget * scale, UNLIMITED)
             for graph, scale, ends in ((small, 1, range(5)), (large, grain, range(5)))
         )
-        assert in_bytes == in_units or (in_bytes.cost, in_bytes.computes) == (in_units.cost, in_units.computes)
+        outcomes = [found if isinstance(found, Outcome) else None for found in (in_bytes, in_units)]
+        plans = [found and found.within and (found.within.cost, found.within.computes) for found in outcomes]
+        assert plans[0] == plans[1]
 
 
 @pytest.mark.parametrize(
@@ -312,7 +318,7 @@ def test_blocks_that_drop_values_twice_make_plans_cheaper_where_memory_is_tight(
 
     def costs(blocks):
         found = (blocks.best(ends, budget, UNLIMITED) for ends in blocks.groupings())
-        plans = [one for one in found if isinstance(one, Priced)]
+        plans = [one.within for one in found if isinstance(one, Outcome) and one.within]
         assert all(plan.peak_bytes <= budget for plan in plans)
         return sorted(plan.cost for plan in plans)
 

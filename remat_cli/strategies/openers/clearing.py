@@ -125,13 +125,13 @@ class Clearing:
             cost = float(self.network.cost[list(sequence)].sum()) - 1.0
             if rising >= _RISING or cost > _MOST_COST or control.stopping():
                 return None
-            cleared = self._cleared(sequence, heights, excess)
+            cleared = self.cleared(sequence, heights, excess)
             if cleared is None or cleared == sequence:
                 return None
             sequence = cleared
         return None
 
-    def _cleared(self, sequence: tuple[int, ...], heights: Ints, excess: int) -> tuple[int, ...] | None:
+    def cleared(self, sequence: tuple[int, ...], heights: Ints, excess: int) -> tuple[int, ...] | None:
         """``sequence`` with less memory in its highest stretch; None if nothing can be dropped there."""
         room = self.network.room_bytes
         begin, end = self._stretch(heights)

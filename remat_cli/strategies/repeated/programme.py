@@ -6,14 +6,19 @@ so a chain of L equal blocks has about 2 L different segments instead of L^2 / 2
 
 Sizes are rounded to the nearest unit, which errs to either side. So a schedule may need a little more or less memory
 than its units say; the caller replays it, and asks for another one.
+
+Where blocks have partial checkpoints (see ``partials``), a segment has two *states*. In the first, nothing of its blocks
+is in memory. In the second, all their partial checkpoints are, so that its blocks run again at less cost. A run through
+the blocks s .. j - 1 in the first state may leave either; the second can be left by dropping them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,6 +27,7 @@ from remat_cli.mip import Floats, Ints
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.chains.segments import prefix_sums
 from remat_cli.strategies.repeated.options import Option
+from remat_cli.strategies.repeated.partials import Partial
 from remat_cli.strategies.repeated.parts import Parts
 
 if TYPE_CHECKING:  # numba takes 0.3 s to import
@@ -81,20 +87,54 @@ class Segments:
         return float((self.last - self.first + 1).sum())
 
 
+@dataclass(frozen=True, slots=True)
+class State:
+    """What of the blocks of a segment is in memory, and the choices of stages then.
+
+    Attributes:
+        partials: The partial checkpoint of every kind of stage; None for nothing.
+        options: The options of every kind.
+    """
+
+    partials: tuple[Partial | None, ...]
+    options: tuple[tuple[Option, ...], ...]
+
+    @classmethod
+    def empty(cls, options: Sequence[tuple[Option, ...]]) -> State:
+        """The state in which nothing is in memory."""
+        return cls((None,) * len(options), tuple(options))
+
+
+class Segment(NamedTuple):
+    """A segment to solve: its first and last stage, its units, and the number of its state."""
+
+    first: int
+    last: int
+    units: int
+    state: int
+
+
+def work_of(states: int) -> int:
+    """How many times the steps of a programme with one state one with ``states`` takes."""
+    return states + states * (states + 1) // 2 - 1
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Programme:
     """The result of ``kernels.repeated.fill_chosen``.
 
     Attributes:
         chain: The chain.
-        options: The choices of every stage.
+        kind: The kind of every stage.
+        states: The states.
         unit: Bytes of a unit.
         stages: The arguments of that function.
-        value: float64[rows, units + 1].
+        value: float64[states, rows, units + 1].
     """
 
     chain: Chain
-    options: tuple[tuple[Option, ...], ...]
+    kind: tuple[int, ...]
+    states: tuple[State, ...]
     unit: float
     stages: Stages
     value: Floats
@@ -103,8 +143,8 @@ class Programme:
     def of(
         cls,
         chain: Chain,
-        parts: Parts,
-        choices: tuple[tuple[Option, ...], ...],
+        kind: tuple[int, ...],
+        states: tuple[State, ...],
         segments: Segments,
         room: int,
         unit: float,
@@ -114,8 +154,8 @@ class Programme:
 
         Args:
             chain: The chain.
-            parts: Its stages by kind.
-            choices: The options of every kind.
+            kind: The kind of every stage.
+            states: The states, the empty one first.
             segments: Its different segments.
             room: Most bytes to solve for.
             unit: Bytes of a unit.
@@ -124,47 +164,50 @@ class Programme:
         from remat_cli.kernels.repeated import Stages, fill_chosen  # numba takes 0.3 s to import
 
         stages, n = chain.stages, chain.length
-        options = tuple(choices[kind] for kind in parts.kind)
+        options = [state.options[k] for state in states for k in kind]
+        partials = [[state.partials[k] for k in kind] for state in states]
         flat = [option for of in options for option in of]
 
-        def units(counts: list[int]) -> Ints:
-            return np.rint(np.array(counts, dtype=np.float64) / unit).astype(np.int64)
+        def units(counts: Iterable[int]) -> Ints:
+            return np.rint(np.array([*counts], dtype=np.float64) / unit).astype(np.int64)
 
+        run = [[stage if one is None else one for stage, one in zip(stages, of, strict=True)] for of in partials]
+        held = [units(0 if one is None else one.kept for one in of) for of in partials]
         arrays = Stages(
             first=segments.first,
             last=segments.last,
             row_of=segments.row_of,
-            prefix=prefix_sums([stage.cost for stage in stages[:n]]),
+            prefix=np.concatenate([prefix_sums([one.cost for one in of[:n]]) for of in run]),
             back=np.array([stage.rest_cost for stage in stages], dtype=np.float64),
             top=tops(chain),
             taped=np.array([stage.taped for stage in stages], dtype=np.bool_),
             output=units([0, *(stage.output for stage in stages[:n])]),
-            plain=units([stage.plain_peak for stage in stages]),
+            plain=units(one.plain_peak for of in run for one in of),
+            held=np.concatenate([np.concatenate([[0], np.cumsum(of)]) for of in held]),
             again=_again(chain),
-            waiting=units([stage.waiting for stage in stages]),
-            rest=units([of[0].rest_peak for of in options]),
+            waiting=units(stage.waiting for stage in stages),
+            rest=units(of[0].rest_peak for of in options[: n + 1]),
             begin=np.cumsum([0, *map(len, options)]).astype(np.int64),
             cost=np.array([option.cost for option in flat], dtype=np.float64),
-            kept=units([option.kept for option in flat]),
-            record=units([option.forward_peak for option in flat]),
-            serve=units([option.rest_peak for option in flat]),
+            kept=units(option.kept for option in flat),
+            record=units(option.forward_peak for option in flat),
+            serve=units(option.rest_peak for option in flat),
         )
         width, rows = int(room / unit) + 1, len(segments.first)
-        value, nothing = np.full(rows * width, np.inf), np.zeros(width)
-        steps = np.cumsum(segments.last - segments.first + 1) * width
+        value, nothing = np.full(len(states) * rows * width, np.inf), np.zeros(width)
+        steps = np.cumsum(segments.last - segments.first + 1) * width * work_of(len(states))
         turns = np.searchsorted(steps, np.arange(_TURN, float(steps[-1]), _TURN)).tolist()
         for start, stop in pairwise([0, *turns, rows]):
             if control.stopping():
                 return None
             fill_chosen(arrays, nothing, value, start, stop)
-        return cls(chain, options, unit, arrays, value.reshape(-1, width))
-
+        return cls(chain, kind, states, unit, arrays, value.reshape(len(states), -1, width))
     def cost_within(self, room: int) -> float:
         """Cost of the best schedule within ``room`` bytes as counted in units; infinite if there is none."""
-        return float(self.value[self.stages.row_of[0, self.chain.length], self._width(room)])
+        return float(self.value[0, self.stages.row_of[0, self.chain.length], self._width(room)])
 
     def _width(self, room: int) -> int:
-        return max(0, min(int(self.value.shape[1]) - 1, int(room / self.unit)))
+        return max(0, min(int(self.value.shape[2]) - 1, int(room / self.unit)))
 
     def computes(self, room: int) -> tuple[int, ...] | None:
         """The best schedule within ``room`` bytes as counted in units; None if there is none."""
@@ -172,13 +215,13 @@ class Programme:
             return None
         done: set[int] = set()
         computes: list[int] = []
-        pending: list[list[int] | tuple[int, int, int]] = [(0, self.chain.length, self._width(room))]
+        pending: list[list[int] | Segment] = [Segment(0, self.chain.length, self._width(room), 0)]
         while pending:
             item = pending.pop()
             if isinstance(item, list):
                 self._append(computes, done, item)
                 continue
-            pending.extend(reversed(self._split(*item)))
+            pending.extend(reversed(self._split(item)))
         return tuple(computes)
 
     def _append(self, computes: list[int], done: set[int], nodes: list[int]) -> None:
@@ -188,54 +231,89 @@ class Programme:
                 computes.append(i)
                 done.add(i)
 
-    def _split(self, s: int, t: int, m: int) -> list[list[int] | tuple[int, int, int]]:
-        """Segment (s, t) with m units as nodes to run and smaller segments, in this order."""
+    def _split(self, segment: Segment) -> list[list[int] | Segment]:
+        """A segment as nodes to run and smaller segments, in this order."""
+        s, t, m, state = segment
         if t < s:
             return []
-        stage = self.chain.stages[s]
+        if s == t and not self.stages.taped[s]:
+            return [list(self.chain.stages[s].rest)]
+        best, parts = math.inf, list[list[int] | Segment]()
+        if state > 0:
+            best = float(self.value[state - 1, self.stages.row_of[s, t], m])
+            parts = [Segment(s, t, m, state - 1)]
+        if self.stages.taped[s]:
+            cost, choice = self._option(segment)
+            if cost < best:
+                best, parts = cost, self._kept(segment, choice)
+        for left in range(state + 1 if state > 0 else len(self.states)) if s < t else ():
+            costs, staying = self._costs(segment, left)
+            at = int(np.argmin(costs))
+            if costs[at] < best:
+                j = s + 1 + at
+                sweep = [i for k in range(s, j) for i in self._block(k, state)]
+                right = Segment(j, t, m - int(staying[at]), state)
+                best, parts = float(costs[at]), [sweep, right, Segment(s, int(self.stages.top[j - 1]), m, left)]
+        return parts
+
+    def _option(self, segment: Segment) -> tuple[float, int]:
+        """Cost and number of the cheapest choice for the first stage of a segment; an infinite cost if none fits."""
+        s, t, m, state = segment
+        of, count = self.stages, len(self.kind)
+        held = of.held.reshape(len(self.states), -1)[state]
+        beside = int(of.waiting[t] + held[t + 1] - held[s])
         best, choice = math.inf, -1
-        if not self.stages.taped[s]:
-            if s == t:
-                return [list(stage.rest)]
-        else:
-            for o in range(self.stages.begin[s], self.stages.begin[s + 1]):
-                need = max(int(self.stages.serve[o]), int(self.stages.waiting[t] + self.stages.record[o]))
-                need = max(need, int(self.stages.kept[o])) if s < t else need
-                if m < need:
-                    continue
-                cost = float(self.stages.cost[o])
-                if s < t:
-                    cost += float(self.value[self.stages.row_of[s + 1, t], m - self.stages.kept[o]])
-                if cost < best:
-                    best, choice = cost, int(o)
-        if s < t:
-            costs = self._costs(s, t, m)
-            j = s + 1 + int(np.argmin(costs))
-            if costs[j - s - 1] < best:
-                sweep = [i for k in range(s, j) for i in self.chain.stages[k].block]
-                return [sweep, (j, t, m - int(self.stages.output[j])), (s, int(self.stages.top[j - 1]), m)]
-        option = self.options[s][choice - int(self.stages.begin[s])]
-        forward, rest = ([self._node(s, k) for k in part] for part in (option.forward, option.rest))
-        return [forward, *([(s + 1, t, m - int(self.stages.kept[choice]))] if s < t else []), rest]
+        for o in range(of.begin[state * count + s], of.begin[state * count + s + 1]):
+            need = max(int(of.serve[o]), beside + int(of.record[o]), int(of.kept[o]) if s < t else 0)
+            if m < need:
+                continue
+            after = self.value[state, of.row_of[s + 1, t], m - of.kept[o]] if s < t else 0.0
+            cost = float(of.cost[o] + after)
+            if cost < best:
+                best, choice = cost, int(o)
+        return best, choice
+
+    def _kept(self, segment: Segment, choice: int) -> list[list[int] | Segment]:
+        """A segment whose first stage keeps what choice number ``choice`` says."""
+        s, t, m, state = segment
+        kind = self.kind[s]
+        option = self.states[state].options[kind][choice - int(self.stages.begin[state * len(self.kind) + s])]
+        partial = self.states[state].partials[kind]
+        given = frozenset[int]() if partial is None else partial.nodes
+        forward, rest = ([self._node(s, k) for k in of if k not in given] for of in (option.forward, option.rest))
+        later = [Segment(s + 1, t, m - int(self.stages.kept[choice]), state)] if s < t else []
+        return [forward, *later, rest]
+
+    def _block(self, s: int, state: int) -> Iterable[int]:
+        """The nodes that make the output of block ``s``."""
+        partial = self.states[state].partials[self.kind[s]]
+        return self.chain.stages[s].block if partial is None else (self._node(s, k) for k in partial.block)
 
     def _node(self, s: int, k: int) -> int:
         """Node ``k`` of the small graph of stage ``s``."""
         stage = self.chain.stages[s]
         return stage.block[k - 1] if k <= len(stage.block) else stage.rest[k - 2 - len(stage.block)]
 
-    def _costs(self, s: int, t: int, m: int) -> Floats:
-        """Cost of (s, t) with m units if a_j is kept, for every j in s + 1 .. t."""
+    def _costs(self, segment: Segment, left: int) -> tuple[Floats, Ints]:
+        """Cost of a segment (s, t) if a_j is kept, for every j in s + 1 .. t, and the units of what is kept then.
+
+        Args:
+            segment: The segment.
+            left: The state in which the blocks before j are left.
+        """
+        s, t, m, state = segment
+        of, states = self.stages, len(self.states)
+        held, prefix, plain = (array.reshape(states, -1) for array in (of.held, of.prefix, of.plain))
         j = np.arange(s + 1, t + 1)
-        before = self.stages.top[j - 1]
-        beside = np.where(j - 1 > s, self.stages.output[j - 1], 0)
-        sweep = np.maximum.accumulate(self.stages.plain[j - 1] + beside)
-        allowed = (m >= self.stages.output[j]) & (m >= self.stages.waiting[t] + sweep)
-        allowed &= (before < s) | (s >= self.stages.again[before])
-        rows = self.stages.row_of
-        left = np.where(before >= s, self.value[rows[s, before], m], 0.0)
-        right = self.value[rows[j, t], np.where(allowed, m - self.stages.output[j], 0)]
-        costs: Floats = np.where(allowed, self.stages.prefix[j] - self.stages.prefix[s] + left + right, np.inf)
-        return costs
+        before = of.top[j - 1]
+        there = held[state, t + 1] - held[state, s] if state > 0 else held[left, j] - held[left, s]
+        sweep = np.maximum.accumulate(plain[state, j - 1] + there + np.where(j - 1 > s, of.output[j - 1], 0))
+        staying = of.output[j] + np.where(before >= s, held[left, before + 1] - held[left, s], 0)
+        allowed = (m >= staying) & (m >= of.waiting[t] + sweep) & ((before < s) | (s >= of.again[before]))
+        first = np.where(before >= s, self.value[left, of.row_of[s, before], m], 0.0 if left == 0 else np.inf)
+        second = self.value[state, of.row_of[j, t], np.where(allowed, m - staying, 0)]
+        costs: Floats = np.where(allowed, prefix[state, j] - prefix[state, s] + first + second, np.inf)
+        return costs, staying
 
 
 def tops(chain: Chain) -> Ints:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
+
+import numpy as np
 
 from remat_cli.control import Control
 from remat_cli.errors import StrategyMismatch
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.model import Graph
-from remat_cli.plan.liveness import Priced, priced
+from remat_cli.plan.liveness import Priced, heights, priced
 from remat_cli.strategies.annealing.engines import workers_for
 from remat_cli.strategies.base import Context, Found, Needs, NotFound, Strategy, Task
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.conditions import is_tight
 from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.openers.clearing import Clearing, Network
 from remat_cli.strategies.repeated.options import options_of
 from remat_cli.strategies.repeated.parts import Parts, Reduced, reduced
-from remat_cli.strategies.repeated.programme import MOST_NUMBERS, Programme, Segments, tops
+from remat_cli.strategies.repeated.partials import partial_of
+from remat_cli.strategies.repeated.programme import MOST_NUMBERS, Programme, Segments, State, tops, work_of
 from remat_cli.strategies.repeated.runs import Run, group_ends, runs_of
 
 # Doubling all constants of ``chains`` and ``repeated`` makes the gap larger, halving does not (benchmark ``ablation``).
@@ -37,8 +41,17 @@ where few groups are alike, as in a DenseNet, that takes longer than other metho
 _WORK = 2e9
 """Most steps of the innermost loop for one grouping: a few seconds."""
 _FEWEST_UNITS, _MOST_UNITS = 300, 4_000
+_NEGLIGIBLE = (0.0, 1e-5, 1e-4, 1e-3)
+"""Shares of the room below which sizes do not count for the unit."""
 _BEYOND = 0.08
 """The table also covers budgets higher by this share, because a schedule may need less than its units say."""
+_WORTH = 0.01
+"""A schedule beyond the budget is cleared if it costs less than the best one by this share."""
+_CLEAR, _IDLE, _MOST_CLEARED = (0.02, 0.05, 0.0), 2, 24
+"""Shares of the room that must be free where a stretch to clear ends, one tried after the other. A try ends after so many
+stretches in a row after which no fewer steps are over the budget, and after so many in all. Untuned."""
+_ENOUGH = 0.25
+"""Partial checkpoints are used if blocks of at least this share of the cost of all have one. Untuned."""
 _LOOKS = 9
 """Most schedules to replay for one grouping."""
 _CLOSE = 5e-4
@@ -48,6 +61,20 @@ _CLOSE = 5e-4
 TooCoarse = Literal["too coarse"]
 TOO_COARSE: TooCoarse = "too coarse"
 """The result of :meth:`Blocks.best` if not even one group fits the budget; larger ones will not either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The cheapest schedule within the budget, and the cheapest one of those just beyond it; None for none."""
+
+    within: Priced | None
+    beyond: Priced | None
+
+    @classmethod
+    def of(cls, found: Sequence[Priced], budget_bytes: int) -> Outcome:
+        """The cheapest of schedules."""
+        within, beyond = ([one for one in found if (one.peak_bytes > budget_bytes) is over] for over in (False, True))
+        return cls(*(min(of, key=lambda one: one.cost, default=None) for of in (within, beyond)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +130,8 @@ class Blocks:
         usable = [ends for ends in found if len(ends) <= _FINE]
         return sorted(usable, key=lambda ends: abs(math.log(len(ends) / (_FINER if self.tight else _MIDDLE))))
 
-    def best(self, ends: Sequence[int], budget_bytes: int, control: Control) -> Priced | TooCoarse | None:
-        """The cheapest schedule within the budget that the programme over a grouping leads to.
+    def best(self, ends: Sequence[int], budget_bytes: int, control: Control) -> Outcome | TooCoarse | None:
+        """The cheapest schedules that the programme over a grouping leads to.
 
         Args:
             ends: The last blocks of the groups.
@@ -112,7 +139,7 @@ class Blocks:
             control: Ends it early.
 
         Returns:
-            The schedule; None if none fits or the time is up; :data:`TOO_COARSE` if a group alone does not fit.
+            The schedules; None if the time is up; :data:`TOO_COARSE` if a group alone does not fit.
         """
         if control.stopping():
             return None
@@ -123,32 +150,53 @@ class Blocks:
             return None
         to_solve = sum(len(part.graph.nodes) for part in parts.parts)
         slimmer = self.tight and to_solve <= max(_QUICK_NODES, _MOST_SOLVED * len(self.graph.nodes))
-        choices = tuple(options_of(part, control if slimmer else None) for part in parts.parts)
+        empty = State.empty([options_of(part, control if slimmer else None) for part in parts.parts])
         most = int(room * (1 + _BEYOND))
-        if any(min(option.rest_peak for option in of) > most for of in choices):
+        if any(min(option.rest_peak for option in of) > most for of in empty.options):
             return TOO_COARSE
+        partial = self._partial(chain, parts, empty, control) if slimmer else None
         segments = Segments.of(parts.kind, tops(chain))
-        unit = self._unit(segments, room)
-        if unit is None or control.stopping():
-            return None
-        programme = Programme.of(chain, parts, choices, segments, most, unit, control)
-        return None if programme is None else self._fitted(programme, room, budget_bytes, control)
+        found: list[Priced] = []
+        for states in ((empty,),) if partial is None else ((empty,), (empty, partial)):
+            unit = self._unit(segments, room, len(states))
+            if unit is None or control.stopping():
+                break
+            programme = Programme.of(chain, parts.kind, states, segments, most, unit, control)
+            if programme is not None:
+                found += self._fitted(programme, room, budget_bytes, control)
+        return Outcome.of(found, budget_bytes)
 
-    def _unit(self, segments: Segments, room: int) -> float | None:
+    def _partial(self, chain: Chain, parts: Parts, empty: State, control: Control) -> State | None:
+        """The state with partial checkpoints, if enough blocks have one."""
+        partials = tuple(partial_of(part, control) for part in parts.parts)
+        blocks = list(zip(chain.stages, parts.kind, strict=True))
+        cost = sum(stage.cost for stage, kind in blocks if partials[kind] is not None)
+        if cost < _ENOUGH * sum(stage.cost for stage, _ in blocks):
+            return None
+        both = zip(partials, empty.options, strict=True)
+        return State(partials, tuple(of if one is None else options_of(one.part, control) for one, of in both))
+
+    def _unit(self, segments: Segments, room: int, states: int) -> float | None:
         """Bytes of a unit of memory of the programme; None if what can be afforded is too coarse.
 
-        The greatest common divisor of all bytes makes the programme exact. It is affordable near the least memory,
-        where few units fit: many layers of equal sizes need no more.
+        The greatest common divisor of all bytes makes the programme exact, but for sizes that are negligible. It is
+        affordable near the least memory, where few units fit: many layers of equal sizes need no more.
         """
-        affordable = int(min(_MOST_UNITS, _WORK / segments.work, MOST_NUMBERS / len(segments.first)))
-        grain = math.gcd(*self.graph.size, *(node.workspace for node in self.graph.nodes)) or 1
-        if room <= affordable * grain:
-            return float(grain)
+        work = segments.work * work_of(states)
+        affordable = int(min(_MOST_UNITS, _WORK / work, MOST_NUMBERS / (len(segments.first) * states)))
+        sizes = {*self.graph.size, *(node.workspace for node in self.graph.nodes)}
+        for share in _NEGLIGIBLE:
+            grain = math.gcd(*(size for size in sizes if size >= share * room)) or 1
+            if room <= affordable * grain:
+                return float(grain)
         return room / affordable if affordable >= _FEWEST_UNITS else None
 
-    def _fitted(self, programme: Programme, room: int, budget_bytes: int, control: Control) -> Priced | None:
-        """The cheapest schedule that fits, by trying limits: what units say of memory errs to either side."""
-        best: Priced | None = None
+    def _fitted(self, programme: Programme, room: int, budget_bytes: int, control: Control) -> Iterator[Priced]:
+        """Schedules within the budget, and the last one beyond it.
+
+        Limits are tried: what units say of memory errs to either side.
+        """
+        beyond: Priced | None = None
         low, high = 0.0, room * (1 + _BEYOND)
         limit = float(room)
         for _ in range(_LOOKS):
@@ -162,13 +210,37 @@ class Blocks:
             excess = found.peak_bytes - budget_bytes
             if excess <= 0:
                 low = limit
-                if best is None or found.cost < best.cost:
-                    best = found
+                yield found
                 limit = min(limit - excess, (limit + high) / 2) if math.isfinite(high) else limit - excess
             else:
-                high = limit
-                limit = max(limit - excess, (limit + low) / 2) if low else limit - excess
-        return best
+                high, beyond = limit, found
+                lower = limit - max(excess, programme.unit)
+                limit = max(lower, (limit + low) / 2) if low else lower
+        if beyond is not None:
+            yield beyond
+
+    def cleared(self, found: Priced, budget_bytes: int, control: Control) -> Priced | None:
+        """A schedule that exceeds the budget at a few steps, with some values dropped across them.
+
+        Returns:
+            A schedule within the budget; one beyond it if the time is up; None if this fails.
+        """
+        room = budget_bytes - self.graph.fixed_memory
+        network = Network.of(self.graph, room)
+        for spare in _CLEAR:
+            clearing, fewest, idle, current = Clearing(self.graph, network, 1.0, spare), len(found.computes), 0, found
+            for _ in range(_MOST_CLEARED):
+                in_use = np.array(heights(self.graph, current.computes), dtype=np.int64) - self.graph.fixed_memory
+                over = int((in_use > room).sum())
+                if not over or control.stopping():
+                    return current
+                idle = 0 if over < fewest else idle + 1
+                fewest = min(fewest, over)
+                computes = clearing.cleared(current.computes, in_use, current.peak_bytes - budget_bytes)
+                if computes is None or computes == current.computes or idle > _IDLE:
+                    break
+                current = priced(self.graph, computes)
+        return None
 
 
 @dataclass(slots=True)
@@ -179,11 +251,13 @@ class Repetition(Engine):
         blocks: The blocks; None before the first turn, or if the graph has none.
         groupings: The groupings that are left, by the last blocks of their groups; None before the first turn.
         hopeless: Groupings into at most so many groups are too coarse.
+        beyond: Schedules just beyond the budget, to be cleared.
     """
 
     blocks: Blocks | None = None
     groupings: list[list[int]] | None = None
     hopeless: int = 0
+    beyond: list[Priced] = field(default_factory=list)
 
     def work(self, *, strict: bool = False) -> bool:
         """Solve the groupings that are left, two at a time if there are two threads; whether any is left.
@@ -213,23 +287,37 @@ class Repetition(Engine):
             waiting = [pool.submit(self._best, self.blocks, ends, control) for ends in self.groupings]
             for future in waiting:  # in this order, so that the incumbent does not depend on which one ends first
                 found = future.result()
-                if found is not None:
-                    incumbent.offer(found.computes)
+                if found is not None and found.within is not None:
+                    incumbent.offer(found.within.computes)
+                if found is not None and found.beyond is not None:
+                    self.beyond.append(found.beyond)
                 if control.stopping():
                     break
                 self.groupings = self.groupings[1:]
-        return bool(self.groupings)
+        return bool(self.groupings) or self._clear(self.blocks, control)
 
-    def _best(self, blocks: Blocks, ends: list[int], control: Control) -> Priced | None:
-        """The cheapest schedule of a grouping; None if it is too coarse or nothing fits."""
+    def _clear(self, blocks: Blocks, control: Control) -> bool:
+        """Clear schedules beyond the budget that are worth it, the cheapest first; whether any is left."""
+        incumbent = self.incumbent
+        self.beyond.sort(key=lambda found: found.cost)
+        while self.beyond and self.beyond[0].cost < incumbent.cost * (1 - _WORTH):
+            found = blocks.cleared(self.beyond[0], incumbent.budget_bytes, control)
+            if found is not None and found.peak_bytes > incumbent.budget_bytes:
+                self.beyond[0] = found
+                return True
+            self.beyond = self.beyond[1:]
+            if found is not None:
+                incumbent.offer(found.computes)
+        return False
+
+    def _best(self, blocks: Blocks, ends: list[int], control: Control) -> Outcome | None:
+        """The cheapest schedules of a grouping; None if it is too coarse."""
         if len(ends) <= self.hopeless:
             return None
         found = blocks.best(ends, self.incumbent.budget_bytes, control)
-        if isinstance(found, Priced):
-            return found
         if found == TOO_COARSE:
             self.hopeless = max(self.hopeless, len(ends))
-        return None
+        return found if isinstance(found, Outcome) else None
 
 
 @dataclass(frozen=True, slots=True)
