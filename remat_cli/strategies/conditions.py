@@ -7,7 +7,7 @@ import math
 from remat_cli.graph.analysis import working_sets
 from remat_cli.graph.model import Graph
 from remat_cli.plan.model import Copies
-from remat_cli.strategies.chains.visits import chain_first, chain_later
+from remat_cli.strategies.chains.visits import chain_first
 from remat_cli.strategies.engine import When
 
 # Halving and doubling these and other constants that steer a search both make the gap larger (benchmark ``ablation``).
@@ -69,7 +69,6 @@ LIMITED = When("there is a time limit", lambda incumbent: incumbent.context.cont
 UNLIMITED = When("there is no time limit", lambda incumbent: incumbent.context.control.deadline_s is None)
 CHAIN = When("the graph is a short chain or one of equal sizes", lambda incumbent: chain_first(incumbent.graph))
 FULL = When("the full support is small", lambda incumbent: len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS)
-LONG_CHAIN = When("the graph is a long chain of unequal sizes", lambda incumbent: chain_later(incumbent.graph))
 _FEW_SETS = 3
 """A budget is tight that is at most this multiple of the largest working set: most methods find no plan, or a dear one
 (``repeated``). Untuned."""

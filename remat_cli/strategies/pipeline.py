@@ -7,7 +7,6 @@ The benchmark ``ablation`` says what each stage gains. Their shares and seconds 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from remat_cli.strategies.conditions import (
@@ -23,7 +22,6 @@ from remat_cli.strategies.conditions import (
     HANDFUL,
     LARGE,
     LIMITED,
-    LONG_CHAIN,
     MANY,
     MEDIUM,
     NO_SCHEDULE,
@@ -50,7 +48,6 @@ _METHODS, _BOUND = f"{_ROOM}.published.opener:PublishedMethods", f"{_ROOM}.opene
 _PRICES = f"{_ROOM}.openers.prices:Prices"
 _STAGE_CUTS = f"{_ROOM}.openers.stage_cuts:StageCuts"
 _CHAIN = f"{_ROOM}.chains.visits:ChainStructure"
-_GROWING = f"{_ROOM}.retention.search:Growing"
 _INSIDE = f"{_ROOM}.retention.proof:InStageProofs"
 _ANNEALING, _ROUND_ROBIN = f"{_ROOM}.annealing.engines:Annealing", f"{_ROOM}.round_robin:RoundRobin"
 
@@ -170,6 +167,15 @@ _SERVED_LEVELS = Stage(
 )
 
 _STARTS = (
+    Stage(
+        "blocks-tight",
+        _BLOCKS,
+        "gives a schedule where little more than the least memory is left, which other methods take long to find",
+        when=nodes(MEDIUM, LARGE - 1) & TIGHT & NO_SCHEDULE,
+        share=0.4,
+        most_s=20.0,
+        kernels=("repeated", "flow"),
+    ),
     Stage(
         "unreachable",
         f"{_ROOM}.repeated.reachability:Unreachable",
@@ -310,8 +316,8 @@ _STARTS = (
 
 _ENUMERATION = f"{_ROOM}.openers.enumeration:Enumeration"
 _ALL_STATES = Stage("enumeration", _ENUMERATION, "proves the optimum, whatever the sizes", when=nodes(most=HANDFUL))
-_DEPTHS = (1.0, 1.5)
-"""How far from its uses a node may be recomputed, in the order of growth; 2, 3 and 6 found nothing (``ablation``)."""
+_DEPTH = 1.0
+"""How far from its uses a node may be recomputed; 1.5, 2, 3 and 6 found nothing more (``ablation``)."""
 
 _INSIDE_STAGE_CUTS = Stage(
     "stage-cuts-inside",
@@ -325,38 +331,11 @@ _INSIDE_STAGE_CUTS = Stage(
 """Closes `checkmate/unet` and `checkmate/vgg_unet` at the least budgets that work (``tight``)."""
 
 
-def _growth(depths: tuple[float, ...]) -> Iterator[Stage]:
-    """One support after the other, the first with stages that need a schedule from it."""
-    for depth in depths:
-        first = depth == depths[0]
-        yield Stage(
-            f"support-{depth:g}",
-            _GROWING,
-            "gives schedules that recompute a node only near its uses",
-            options={"depth": depth, "first": first},
-            when=SPARSE if len(depths) > 1 else ALWAYS,
-            writes_model=first,
-        )
-        if first:
-            yield Stage(
-                "chain",
-                _CHAIN,
-                "gives schedules and bounds from the structure of a chain",
-                when=SPARSE & LONG_CHAIN,
-                share=0.2,
-                most_s=4.0,
-                kernels=("segments",),
-            )
-            yield _ANNEALING_FIRST
-            yield _INSIDE_STAGE_CUTS
-        yield replace(_REPAIR, name=f"repair-{depth:g}")
-
-
 def exact(depth: float = 0.0) -> tuple[Stage, ...]:
-    """The retention MILP: schedules over growing supports, and proofs.
+    """The retention MILP: schedules over a support, and proofs.
 
     Args:
-        depth: The only support to use; 0 lets it grow.
+        depth: The support to use; 0 for the usual one.
     """
     return (
         Stage(
@@ -369,21 +348,23 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
             most_s=5.0,
             kernels=("annealing",),
         ),
-        *_growth((depth,) if depth else _DEPTHS),
+        Stage(
+            f"support-{depth or _DEPTH:g}",
+            f"{_ROOM}.retention.search:NearSupport",
+            "gives schedules that recompute a node only near its uses",
+            options={"depth": depth or _DEPTH},
+            when=ALWAYS if depth else SPARSE,
+            writes_model=True,
+        ),
+        _ANNEALING_FIRST,
+        _INSIDE_STAGE_CUTS,
+        replace(_REPAIR, name=f"repair-{depth or _DEPTH:g}"),
         Stage(
             "in-stage-proof",
             _INSIDE,
             "counts memory between two first computations too",
             when=SPARSE & nodes(most=SMALL),
             share=0.25,
-            most_s=120.0,
-        ),
-        Stage(
-            "full-support",
-            f"{_ROOM}.retention.search:FullSupport",
-            "proves the optimum of all frontier-advancing schedules, or that none fits",
-            when=FULL,
-            share=0.3,
             most_s=120.0,
         ),
         _ALL_STATES,
@@ -439,10 +420,10 @@ _LAST = (
         share=0.5,
     ),
     Stage(
-        "full-last",
+        "full-support",
         f"{_ROOM}.retention.search:FullSupport",
-        "goes on where the full support ran out of its time",
-        when=LIMITED & FULL,
+        "proves the optimum of all frontier-advancing schedules, or that none fits",
+        when=FULL,
         share=0.5,
     ),
     *(replace(stage, when=LIMITED & stage.when) for stage in round_robin(_SEARCHED, suffix="-last")),
@@ -485,14 +466,6 @@ _RECOMPUTING = (
         maker="optimal",
     ),
     Stage(
-        "search-small",
-        round_robin(_SEARCHED),
-        "improves the incumbent, which makes the next proof faster",
-        when=nodes(most=SMALL) & SCHEDULE,
-        share=0.2,
-        maker="search",
-    ),
-    Stage(
         "in-stage-proof",
         _INSIDE,
         "counts memory between two first computations too",
@@ -520,7 +493,6 @@ _RECOMPUTING = (
         "last",
         _LAST,
         "closes the gap where stages before left part of the time",
-        when=LIMITED,
         maker="search",
     ),
 )

@@ -60,16 +60,16 @@ class Auto(Pipelined):
 
 @dataclass(frozen=True, slots=True)
 class Optimal(Pipelined):
-    """The retention MILP over growing supports; without a proof of optimality it gives a bound.
+    """The retention MILP over a support; without a proof of optimality it gives a bound.
 
     Attributes:
-        depth: The only support to use: how far from its uses a node may be recomputed. 0 lets it grow.
+        depth: The support to use: how far from its uses a node may be recomputed. 0 stands for the usual one.
     """
 
-    depth: float = field(default=0.0, metadata={"help": "how far from its uses a node may be recomputed; 0: grow"})
+    depth: float = field(default=0.0, metadata={"help": "how far from its uses a node may be recomputed; 0: usual"})
 
     name: ClassVar[str] = "optimal"
-    summary: ClassVar[str] = "the optimal schedule, by the retention MILP over a growing support"
+    summary: ClassVar[str] = "the optimal schedule, by the retention MILP"
     reference: ClassVar[str] = ""
     uses_solver: ClassVar[bool] = True
     goal: ClassVar[Verdict] = Verdict.CLASS
@@ -80,7 +80,7 @@ class Optimal(Pipelined):
             raise UsageError(f"optimal{{depth={self.depth:g}}}: the depth must be 0 or more")
 
     def pipeline(self) -> tuple[Stage, ...]:
-        """Open, bound, and solve over growing supports until no frontier-advancing schedule is cheaper."""
+        """Open, bound, and solve over a support until no frontier-advancing schedule is cheaper."""
         return pipeline.optimal(self.depth)
 
 

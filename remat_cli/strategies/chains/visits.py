@@ -509,11 +509,6 @@ def chain_first(graph: Graph) -> bool:
     return quick or len({*levels.smallest}) == 1
 
 
-def chain_later(graph: Graph) -> bool:
-    """Whether the graph has the structure of a chain that should be solved only later."""
-    return Levels.of(graph, forward_end(graph)) is not None and not chain_first(graph)
-
-
 def forward_end(graph: Graph) -> int:
     """Number of nodes in the forward part: those before the first of another phase, or before the no-remat peak."""
     if all(node.phase is not None for node in graph.nodes):

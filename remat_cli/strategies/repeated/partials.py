@@ -19,7 +19,7 @@ from remat_cli.strategies.repeated.parts import Part
 _MOST_NODES = 600
 """Of larger stages none is looked for, as that takes seconds."""
 _RUNS = 2
-"""How often a block is supposed to run for its output with a partial checkpoint, for once that its rest runs. Untuned."""
+"""Runs of a block for its output, supposed for each run of its rest. Untuned."""
 _BETTER = 1.5
 """A partial checkpoint saves at least so many times the cost per byte of an ordinary one. Untuned."""
 _NEXT = 0.5

@@ -7,9 +7,10 @@ so a chain of L equal blocks has about 2 L different segments instead of L^2 / 2
 Sizes are rounded to the nearest unit, which errs to either side. So a schedule may need a little more or less memory
 than its units say; the caller replays it, and asks for another one.
 
-Where blocks have partial checkpoints (see ``partials``), a segment has two *states*. In the first, nothing of its blocks
-is in memory. In the second, all their partial checkpoints are, so that its blocks run again at less cost. A run through
-the blocks s .. j - 1 in the first state may leave either; the second can be left by dropping them.
+Where blocks have partial checkpoints (see ``partials``), a segment has two *states*. In the first, nothing of its
+blocks is in memory. In the second, all their partial checkpoints are, so that its blocks run again at less cost. A run
+through the blocks s .. j - 1 in the first state may leave either; the second can be left by dropping them. The
+mathematics are in ``docs/mathematics.md``, "Blocks".
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.chains.segments import prefix_sums
 from remat_cli.strategies.repeated.options import Option
 from remat_cli.strategies.repeated.partials import Partial
-from remat_cli.strategies.repeated.parts import Parts
 
 if TYPE_CHECKING:  # numba takes 0.3 s to import
     from remat_cli.kernels.repeated import Stages
@@ -161,38 +161,9 @@ class Programme:
             unit: Bytes of a unit.
             control: Checked several times a second.
         """
-        from remat_cli.kernels.repeated import Stages, fill_chosen  # numba takes 0.3 s to import
+        from remat_cli.kernels.repeated import fill_chosen  # numba takes 0.3 s to import
 
-        stages, n = chain.stages, chain.length
-        options = [state.options[k] for state in states for k in kind]
-        partials = [[state.partials[k] for k in kind] for state in states]
-        flat = [option for of in options for option in of]
-
-        def units(counts: Iterable[int]) -> Ints:
-            return np.rint(np.array([*counts], dtype=np.float64) / unit).astype(np.int64)
-
-        run = [[stage if one is None else one for stage, one in zip(stages, of, strict=True)] for of in partials]
-        held = [units(0 if one is None else one.kept for one in of) for of in partials]
-        arrays = Stages(
-            first=segments.first,
-            last=segments.last,
-            row_of=segments.row_of,
-            prefix=np.concatenate([prefix_sums([one.cost for one in of[:n]]) for of in run]),
-            back=np.array([stage.rest_cost for stage in stages], dtype=np.float64),
-            top=tops(chain),
-            taped=np.array([stage.taped for stage in stages], dtype=np.bool_),
-            output=units([0, *(stage.output for stage in stages[:n])]),
-            plain=units(one.plain_peak for of in run for one in of),
-            held=np.concatenate([np.concatenate([[0], np.cumsum(of)]) for of in held]),
-            again=_again(chain),
-            waiting=units(stage.waiting for stage in stages),
-            rest=units(of[0].rest_peak for of in options[: n + 1]),
-            begin=np.cumsum([0, *map(len, options)]).astype(np.int64),
-            cost=np.array([option.cost for option in flat], dtype=np.float64),
-            kept=units(option.kept for option in flat),
-            record=units(option.forward_peak for option in flat),
-            serve=units(option.rest_peak for option in flat),
-        )
+        arrays = _arrays(chain, kind, states, segments, unit)
         width, rows = int(room / unit) + 1, len(segments.first)
         value, nothing = np.full(len(states) * rows * width, np.inf), np.zeros(width)
         steps = np.cumsum(segments.last - segments.first + 1) * width * work_of(len(states))
@@ -202,6 +173,7 @@ class Programme:
                 return None
             fill_chosen(arrays, nothing, value, start, stop)
         return cls(chain, kind, states, unit, arrays, value.reshape(len(states), -1, width))
+
     def cost_within(self, room: int) -> float:
         """Cost of the best schedule within ``room`` bytes as counted in units; infinite if there is none."""
         return float(self.value[0, self.stages.row_of[0, self.chain.length], self._width(room)])
@@ -314,6 +286,42 @@ class Programme:
         second = self.value[state, of.row_of[j, t], np.where(allowed, m - staying, 0)]
         costs: Floats = np.where(allowed, prefix[state, j] - prefix[state, s] + first + second, np.inf)
         return costs, staying
+
+
+def _arrays(chain: Chain, kind: Sequence[int], states: Sequence[State], segments: Segments, unit: float) -> Stages:
+    """The arguments of ``kernels.repeated.fill_chosen``, in units of memory."""
+    from remat_cli.kernels.repeated import Stages  # numba takes 0.3 s to import
+
+    stages, n = chain.stages, chain.length
+    options = [state.options[k] for state in states for k in kind]
+    partials = [[state.partials[k] for k in kind] for state in states]
+    flat = [option for of in options for option in of]
+
+    def units(counts: Iterable[int]) -> Ints:
+        return np.rint(np.array([*counts], dtype=np.float64) / unit).astype(np.int64)
+
+    run = [[stage if one is None else one for stage, one in zip(stages, of, strict=True)] for of in partials]
+    held = [units(0 if one is None else one.kept for one in of) for of in partials]
+    return Stages(
+        first=segments.first,
+        last=segments.last,
+        row_of=segments.row_of,
+        prefix=np.concatenate([prefix_sums([one.cost for one in of[:n]]) for of in run]),
+        back=np.array([stage.rest_cost for stage in stages], dtype=np.float64),
+        top=tops(chain),
+        taped=np.array([stage.taped for stage in stages], dtype=np.bool_),
+        output=units([0, *(stage.output for stage in stages[:n])]),
+        plain=units(one.plain_peak for of in run for one in of),
+        held=np.concatenate([np.concatenate([[0], np.cumsum(of)]) for of in held]),
+        again=_again(chain),
+        waiting=units(stage.waiting for stage in stages),
+        rest=units(of[0].rest_peak for of in options[: n + 1]),
+        begin=np.cumsum([0, *map(len, options)]).astype(np.int64),
+        cost=np.array([option.cost for option in flat], dtype=np.float64),
+        kept=units(option.kept for option in flat),
+        record=units(option.forward_peak for option in flat),
+        serve=units(option.rest_peak for option in flat),
+    )
 
 
 def tops(chain: Chain) -> Ints:

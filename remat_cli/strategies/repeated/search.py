@@ -23,8 +23,8 @@ from remat_cli.strategies.engine import Engine
 from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.openers.clearing import Clearing, Network
 from remat_cli.strategies.repeated.options import options_of
-from remat_cli.strategies.repeated.parts import Parts, Reduced, reduced
 from remat_cli.strategies.repeated.partials import partial_of
+from remat_cli.strategies.repeated.parts import Parts, Reduced, reduced
 from remat_cli.strategies.repeated.programme import MOST_NUMBERS, Programme, Segments, State, tops, work_of
 from remat_cli.strategies.repeated.runs import Run, group_ends, runs_of
 
@@ -41,15 +41,15 @@ where few groups are alike, as in a DenseNet, that takes longer than other metho
 _WORK = 2e9
 """Most steps of the innermost loop for one grouping: a few seconds."""
 _FEWEST_UNITS, _MOST_UNITS = 300, 4_000
-_NEGLIGIBLE = (0.0, 1e-5, 1e-4, 1e-3)
+_NEGLIGIBLE = (0.0, 1e-4, 1e-3)
 """Shares of the room below which sizes do not count for the unit."""
 _BEYOND = 0.08
 """The table also covers budgets higher by this share, because a schedule may need less than its units say."""
 _WORTH = 0.01
 """A schedule beyond the budget is cleared if it costs less than the best one by this share."""
 _CLEAR, _IDLE, _MOST_CLEARED = (0.02, 0.05, 0.0), 2, 24
-"""Shares of the room that must be free where a stretch to clear ends, one tried after the other. A try ends after so many
-stretches in a row after which no fewer steps are over the budget, and after so many in all. Untuned."""
+"""Shares of the room that must be free where a stretch to clear ends, one tried after the other. A try ends after so
+many stretches in a row after which no fewer steps are over the budget, and after so many in all. Untuned."""
 _ENOUGH = 0.25
 """Partial checkpoints are used if blocks of at least this share of the cost of all have one. Untuned."""
 _LOOKS = 9

@@ -1,4 +1,4 @@
-"""Searches schedules with the retention MILP: over growing supports, in windows, and by merging good schedules.
+"""Searches schedules with the retention MILP: over supports, in windows, and by merging good schedules.
 
 *Windows* are a large neighbourhood search (Shaw, "Using constraint programming and local search methods to solve
 vehicle routing problems", CP 1998): free a part of the incumbent, fix the rest, and solve. Columns in which relaxation
@@ -49,8 +49,6 @@ _GUIDED = 0.15
 """Share of windows that the linear relaxation chooses."""
 _SHARES = (1.0, 0.97, 0.9, 0.8)
 """Shares of the budget for rounding the relaxation until there is a schedule: rounding adds memory."""
-_GROWTH_LIMIT = 50_000
-"""Columns beyond which a support is not grown further."""
 _BUILD_LIMIT, _PER_PAIR_S = 300_000, 1e-4
 """Most (stage, node) pairs of the smallest support for which a model is built, and seconds for each."""
 _MOST_STAGES = 12_000
@@ -138,32 +136,17 @@ class Windows(Engine):
         return free
 
 
-@dataclass(slots=True)
-class Growing(Engine):
-    """Searches one support after the other, each deeper than the one before.
-
-    Attributes:
-        worth_growing: Whether to go on to a deeper support.
-        windows: Searches models that are too large to solve as a whole, or were not solved in time.
-    """
+class NearSupport(Engine):
+    """Searches the support in which nodes are recomputed near their uses."""
 
     uses_solver: ClassVar[bool] = True
 
-    worth_growing: bool = True
-    windows: Windows | None = None
-
-    def work(self, depth: float, *, first: bool = False) -> bool:
-        """Round the relaxation over the support of ``depth``, then solve the model or search it by windows.
+    def work(self, depth: float) -> bool:
+        """Round the relaxation over the support, then solve the model or search it by windows.
 
         Args:
             depth: How far from its uses a node may be recomputed.
-            first: Whether this is the first support; then rounding looks for a first schedule.
         """
-        if self.worth_growing:
-            self.worth_growing = self._grow(depth, eager=first)
-        return self.worth_growing
-
-    def _grow(self, depth: float, *, eager: bool) -> bool:
         incumbent = self.incumbent
         writes, remaining = incumbent.context.write_model, incumbent.context.control.remaining_s()
         near = near_pairs(incumbent.graph)
@@ -175,16 +158,13 @@ class Growing(Engine):
             return False
         model = Retention.over(incumbent, depth)
         incumbent.report("rounding the linear relaxation")
-        # Budgets below the real one serve to find a first schedule. Later only the solution at the budget itself is
-        # needed: it guides windows.
-        shares = _SHARES if (eager or incumbent.computes is None) and not proven else _SHARES[:1]
-        model.round_relaxation(shares, incumbent.step(_SLICE_S, _TIME_SHARE))
+        model.round_relaxation(_SHARES[:1] if proven else _SHARES, incumbent.step(_SLICE_S, _TIME_SHARE))
         if (incumbent.verdict >= Verdict.SETTLED and writes is None) or incumbent.context.control.stopping():
             return False
         # Rounding may have found an incumbent with recomputations outside the support.
         model = model.holding_best()
-        windows = self.windows or Windows(incumbent)
-        self.windows, windows.model = windows, model
+        windows = Windows(incumbent)
+        windows.model = model
         # A large model seldom finishes within a slice. Its windows do, but they need an incumbent.
         if len(model.model.values) > _WHOLE_LIMIT and incumbent.advancing is not None and writes is None:
             windows.work(_MANY_WINDOWS)
@@ -194,8 +174,7 @@ class Growing(Engine):
                 windows.work(_FEW_WINDOWS)
         if writes is not None:
             model.write(writes)
-        # A deeper support has more columns: if this one is already large, the next would only cost time.
-        return model.model.columns <= _GROWTH_LIMIT
+        return False
 
 
 @dataclass(slots=True)
