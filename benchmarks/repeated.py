@@ -1,11 +1,11 @@
 """Large training steps of equal blocks.
 
 Llama 3 operator by operator with 20 and 80 blocks, whole attention or in 32 chunks of queries, ResNet-1001 and a ResNet
-of 299 layers, a DenseNet of 250, GPT-2 with 2,500 blocks, and a chain of 50,000 layers: strategy `auto`, one thread, 30 s. Budgets are the
-fixed memory and a share of what no-remat needs beside it, or a multiple of the largest working set: near the least
-memory, where blocks must be recomputed from blocks that are recomputed themselves. Two columns say what `auto` found in
-the same time at commit 0ff2026e, before it knew blocks (on the same machine, one run). All loops are compiled before. A
-row that ends without a plan or with a gap above .5% runs again with 300 s.
+of 299 layers, a DenseNet of 250, GPT-2 with 2,500 blocks, and a chain of 50,000 layers: strategy `auto`, one thread,
+30 s. Budgets are the fixed memory and a share of what no-remat needs beside it, or a multiple of the largest working
+set: near the least memory, where blocks must be recomputed from blocks that are recomputed themselves. Two columns say
+what `auto` found in the same time at commit 0ff2026e, before it knew blocks (on the same machine, one run). All loops
+are compiled before. A row that ends without a plan or with a gap above .5% runs again with 300 s.
 """
 
 from functools import partial
