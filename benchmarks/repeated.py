@@ -63,8 +63,8 @@ TABLES = (
             *long_columns(_LONG_S),
         ),
         "One run each, strategy auto, seed 0, one thread. Overhead and bound are over the cost without recomputation. "
-        "Where the columns of before are empty, there was no plan; resnet-299 was not measured then. Rows that are open "
-        "by more than "
+        "Where the columns of before are empty, there was no plan; resnet-299 was not measured then. Rows that are "
+        "open by more than "
         f"{_OPEN:g}% after {_LIMIT_S:g} s ran again for {_LONG_S:g} s, and found no plan where its columns are empty.",
         named_by=("graph", "budget"),
     ),
