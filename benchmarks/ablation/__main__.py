@@ -77,7 +77,10 @@ def main() -> None:
     for row in missing(AS_IT_IS, rows):
         rows.append(row | _run(row))
         _keep(rows)
-    for change in changes(rows):
+    for row in in_turns(asked.together, rows) if asked.together else ():
+        rows.append(row | _run(row))
+        _keep(rows)
+    for change in () if asked.together else changes(rows):
         if not asked.only or any(text in change for text in asked.only):
             for row in missing(change, rows):
                 rows.append(row | _run(row))
@@ -110,6 +113,23 @@ def missing(change: str, rows: Sequence[Row]) -> list[Row]:
     ]
 
 
+def in_turns(stages: Sequence[str], rows: Sequence[Row]) -> list[Row]:
+    """The runs with and without some stages that are not among ``rows``, by turns: gaps differ from hour to hour."""
+    names = "+".join(stages)
+    base, change = f"with {names}, in turns", f"without {names}, in turns"
+    done = {(row["change"], row["case"], row["seed"]) for row in rows}
+    return [
+        row
+        for case in CASES
+        for seed in range(SEEDS)
+        for row in (
+            {"change": base, "case": case, "seed": seed},
+            {"change": change, "case": case, "seed": seed, "against": base, "left_out": [*stages]},
+        )
+        if (row["change"], case, seed) not in done
+    ]
+
+
 def longest(stage: str, rows: Iterable[Row]) -> list[str]:
     """The cases in which a stage ran longest."""
     seconds: dict[str, float] = defaultdict(float)
@@ -127,7 +147,9 @@ def _run(row: Row) -> Row:
     part, _, how = row["change"].rpartition(" ")
     compiling_s, variables = 0.0, dict[str, str]()
     with tempfile.TemporaryDirectory(prefix="remat-ablation-") as folder:
-        if part == "without":
+        if "left_out" in row:
+            asked["without"] = row["left_out"]
+        elif part == "without":
             asked["without"] = [how]
         elif part in PARTS:
             asked |= {"scaled": [f"remat_cli.{module}" for module in PARTS[part][0]], "factor": _FACTORS[how]}
@@ -165,7 +187,9 @@ def page(rows: Sequence[Row], note: str = "") -> str:
         "| change | cases | gap | noise | change | beyond the noise |",
         "| --- | ---: | ---: | ---: | ---: | --- |",
     ]
-    named = [change for change in dict.fromkeys(row["change"] for row in runs) if change not in {AS_IT_IS, AS_IT_WAS}]
+    changed = {row["change"] for row in runs if "against" in row}
+    bases = {AS_IT_IS, *(row["against"] for row in runs if "against" in row)} - changed
+    named = [change for change in dict.fromkeys(row["change"] for row in runs) if change not in bases]
     compared = [(change, *compare(change, runs)) for change in named]
     for change, cases, before, noise, difference in sorted(compared, key=lambda one: -abs(one[4])):
         verdict = "no" if abs(difference) <= noise else "worse" if difference > 0 else "better"
@@ -219,6 +243,12 @@ def _mean(numbers: Iterable[float]) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m benchmarks.ablation", description="What parts of a search are worth.")
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="changes with one of these in the name")
+    parser.add_argument(
+        "--together",
+        nargs="+",
+        metavar="STAGE",
+        help="leave these stages out at once, by turns with none, on all cases",
+    )
     return parser
 
 

@@ -92,3 +92,17 @@ def test_every_part_has_constants_and_known_cases() -> None:
         assert set(cases) <= set(ablation.CASES)
         for prefix in prefixes:
             assert any(label.startswith(f"remat_cli.{prefix}") for label in labels), prefix
+
+
+def test_stages_are_left_out_together_by_turns_with_none():
+    rows = ablation.in_turns(["chain", "search"], [])
+    assert [row["change"].partition(" ")[0] for row in rows] == ["with", "without"] * (len(rows) // 2)
+    assert all((a["case"], a["seed"]) == (b["case"], b["seed"]) for a, b in zip(rows[::2], rows[1::2], strict=True))
+    assert all(row["left_out"] == ["chain", "search"] for row in rows[1::2])
+    assert len(rows) == 2 * ablation.SEEDS * len(ablation.CASES)
+    assert ablation.in_turns(["chain", "search"], rows[:3]) == rows[3:]
+    measured = [row | {"integral": 3.0 if "left_out" in row else 2.0, "stages": []} for row in rows]
+    lines = ablation.page(measured).splitlines()
+    assert [line for line in lines if "in turns" in line] == [
+        f"| without chain+search, in turns | {len(ablation.CASES)} | 2.000 | 0.000 | +1.000 | worse |"
+    ]
