@@ -171,7 +171,7 @@ _STARTS = (
         "blocks-tight",
         _BLOCKS,
         "gives a schedule where little more than the least memory is left, which other methods take long to find",
-        when=nodes(2 * MEDIUM, LARGE - 1) & TIGHT & NO_SCHEDULE,  # `resnet50` has fewer, too few of them equal
+        when=nodes(2 * MEDIUM, LARGE - 1) & TIGHT & NO_SCHEDULE,  # the 349 of `resnet50` are in too few equal blocks
         share=0.4,
         most_s=20.0,
         kernels=("repeated", "flow"),

@@ -27,7 +27,7 @@ from remat_cli.control import Control
 from remat_cli.mip import Floats, Ints
 from remat_cli.strategies.chains.extract import Chain
 from remat_cli.strategies.chains.segments import prefix_sums
-from remat_cli.strategies.repeated.options import Option
+from remat_cli.strategies.repeated.options import Option, options_of
 from remat_cli.strategies.repeated.partials import Partial
 
 if TYPE_CHECKING:  # numba takes 0.3 s to import
@@ -103,6 +103,16 @@ class State:
     def empty(cls, options: Sequence[tuple[Option, ...]]) -> State:
         """The state in which nothing is in memory."""
         return cls((None,) * len(options), tuple(options))
+
+    def holding(self, partials: Sequence[Partial | None], control: Control | None) -> State:
+        """The state in which ``partials`` are in memory, where this one is empty.
+
+        Args:
+            partials: The partial checkpoint of every kind, or None.
+            control: See :func:`options_of`.
+        """
+        both = zip(partials, self.options, strict=True)
+        return State(tuple(partials), tuple(of if one is None else options_of(one.part, control) for one, of in both))
 
 
 class Segment(NamedTuple):

@@ -42,11 +42,13 @@ _WORK = 2e9
 """Most steps of the innermost loop for one grouping: a few seconds."""
 _FEWEST_UNITS, _MOST_UNITS = 300, 4_000
 _NEGLIGIBLE = (0.0, 1e-4, 1e-3)
-"""Shares of the room below which sizes do not count for the unit."""
+"""Shares of the room below which sizes do not count for the unit, tried one after the other: statistics of
+normalisations take less than the last. Untuned."""
 _BEYOND = 0.08
 """The table also covers budgets higher by this share, because a schedule may need less than its units say."""
 _WORTH = 0.01
-"""A schedule beyond the budget is cleared if it costs less than the best one by this share."""
+"""A schedule beyond the budget is cleared if it costs less than the best one by this share; clearing takes seconds on a
+large graph, and adds some cost. Untuned."""
 _CLEAR, _IDLE, _MOST_CLEARED = (0.02, 0.05, 0.0), 2, 24
 """Shares of the room that must be free where a stretch to clear ends, one tried after the other. A try ends after so
 many stretches in a row after which no fewer steps are over the budget, and after so many in all. Untuned."""
@@ -139,7 +141,8 @@ class Blocks:
             control: Ends it early.
 
         Returns:
-            The schedules; None if the time is up; :data:`TOO_COARSE` if a group alone does not fit.
+            The schedules; None if the time is up or values that stay take all room; :data:`TOO_COARSE` if a group alone
+            does not fit.
         """
         if control.stopping():
             return None
@@ -173,8 +176,7 @@ class Blocks:
         cost = sum(stage.cost for stage, kind in blocks if partials[kind] is not None)
         if cost < _ENOUGH * sum(stage.cost for stage, _ in blocks):
             return None
-        both = zip(partials, empty.options, strict=True)
-        return State(partials, tuple(of if one is None else options_of(one.part, control) for one, of in both))
+        return empty.holding(partials, control)
 
     def _unit(self, segments: Segments, room: int, states: int) -> float | None:
         """Bytes of a unit of memory of the programme; None if what can be afforded is too coarse.
