@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from remat_cli.kernels.compiling import Square, entry, inner
 from remat_cli.mip import Bools, Floats, Ints
 
@@ -149,10 +151,16 @@ class Served(NamedTuple):
         smallest: int64[N], units of the smallest value that counts.
         spare: int64[N], units that may be reserved beside the visits to a level.
         begin: int64[N + 1], the first choice of each level.
+        apart: bool[N], whether what is kept of a level takes units beside those by which a level is present.
         keep: int64[choices], units that are kept at least.
         pay: float64[choices], cost of what is computed again at least.
         kind: int64[N], the row of ``due`` of each level.
-        due: float64[kinds * width], cost of what is computed again at least because m units are reserved.
+        due: float64[kinds, width, prices], flat, cost of what is computed again at least because m units are reserved.
+        price: float64[prices], prices of a byte of partial values, ascending.
+        worth: The price at which no partial value is worth its bytes.
+        spared: float64[prices, N + 1], flat, what partial values of the levels before each spare beyond each price.
+        restored: float64[prices, N], flat, cost of making the values again by which a level is present, at each price.
+        own: float64[kinds, width, prices], flat, as ``due``, less the spare units beside the visit, at the price.
     """
 
     first: Ints
@@ -164,10 +172,16 @@ class Served(NamedTuple):
     smallest: Ints
     spare: Ints
     begin: Ints
+    apart: Bools
     keep: Ints
     pay: Floats
     kind: Ints
     due: Floats
+    price: Floats
+    worth: float
+    spared: Floats
+    restored: Floats
+    own: Floats
 
 
 @inner
@@ -182,37 +196,99 @@ def _lower(row: Any, base: float, due: Any, left: Any, right: Any, shift: int, e
 
 
 @entry
-def fill_served(of: Served, nothing: Floats, value: Floats, start: int, stop: int) -> None:
+def fill_served(
+    of: Served,
+    nothing: Floats,
+    best: Floats,
+    priced: Floats,
+    left: Floats,
+    beside: Floats,
+    hold: Ints,
+    start: int,
+    stop: int,
+) -> None:
     """Least cost of serving the levels of a segment from the top down.
 
     Args:
         of: The levels.
-        nothing: float64[width] of zeros; a row has ``width`` numbers, for 0 .. width - 1 reserved units.
-        value: float64[rows * width], infinite from row ``start`` on; gets the least costs.
+        nothing: float64[width * prices] of zeros; a row has ``width`` numbers, for 0 .. width - 1 reserved units, for
+            each price.
+        best: float64[width]; gets the least costs of the last row.
+        priced: float64[rows, width, prices], flat, infinite from row ``start`` on; gets the least costs where spare
+            units beside the last visit are paid at the price.
+        left: As ``priced``; gets the least costs where partial values at first are paid at the price.
+        beside: As ``left``, if units are taken by the values by which some level of the segment is present.
+        hold: int64[stop - start], room for the smallest units by which a level of each row is present.
         start: The first row to fill.
         stop: The row after the last one to fill.
     """
-    width = len(nothing)
-    for index in range(start, stop):
-        s, r = of.first[index], of.last[index]
-        row = value[index * width : (index + 1) * width]
-        hold = of.smallest[s]
-        for k in range(s, r + 1):
-            hold = min(hold, of.smallest[k])
-            limit, due = width - 1, nothing
-            if of.top[k] == k:
-                limit, due = min(limit, of.spare[k]), of.due[of.kind[k] * width : (of.kind[k] + 1) * width]
-            before = of.top[k - 1] if k > s else -1
-            left = nothing
-            if before >= s:
-                other = of.row_of[s, before] * width
-                left = value[other : other + width]
-            once = of.prefix[k + 1] - of.prefix[s]
-            if k == r:
-                _lower(row, once - of.tail[r], due, left, nothing, 0, limit + 1)
-                continue
-            at = of.row_of[k + 1, r] * width
-            right = value[at : at + width]
-            for o in range(of.begin[k], of.begin[k + 1]):
-                shift = max(hold, of.keep[o])
-                _lower(row, once + of.pay[o], due, left, right, shift, min(limit, width - 1 - shift) + 1)
+    size, prices = len(nothing), len(of.price)
+    while start < stop:
+        end, length = start, of.last[start] - of.first[start]
+        while end < stop and of.last[end] - of.first[end] == length:
+            hold[end - start] = of.smallest[of.first[end]]
+            end += 1
+        # Rows of one length read neighbouring rows, so they go together: most time goes into waiting for memory.
+        for offset in range(length + 1):
+            for index in range(start, end):
+                hold[index - start] = min(hold[index - start], of.smallest[of.first[index] + offset])
+                _serve(of, nothing, priced, left, beside, index, of.first[index] + offset, hold[index - start])
+        for index in range(start, end):
+            row = priced[index * size : (index + 1) * size]
+            for m in range(size // prices):
+                best[m] = 0.0
+                for a in range(prices):
+                    best[m] = max(best[m], row[m * prices + a])
+            at, to = index * size, (index + 1) * size
+            _pay(of, best, left[at:to], beside[at:to], of.first[index], of.last[index])
+        start = end
+
+
+@inner
+def _serve(of: Served, nothing: Any, priced: Any, left: Any, beside: Any, index: int, k: int, hold: int) -> None:
+    """Lower a row by the schedules of which k is the highest level that is ever the lowest present one."""
+    size, prices = len(nothing), len(of.price)
+    s, r, width = of.first[index], of.last[index], size // prices
+    row = priced[index * size : (index + 1) * size]
+    limit, due = width - 1, nothing
+    if of.top[k] == k:
+        limit, due = min(limit, of.spare[k]), of.due[of.kind[k] * size : (of.kind[k] + 1) * size]
+    before = of.top[k - 1] if k > s else -1
+    other = of.row_of[s, before] * size if before >= s else -1
+    once = of.prefix[k + 1] - of.prefix[s]
+    if k == r:
+        own = of.own[of.kind[r] * size : (of.kind[r] + 1) * size]
+        lower = left[other : other + size] if other >= 0 else nothing
+        _lower(row, once - of.tail[r], own, lower, nothing, 0, (limit + 1) * prices)
+        return
+    lower = beside[other : other + size] if other >= 0 else nothing
+    at = of.row_of[k + 1, r] * size
+    right = priced[at : at + size]
+    for o in range(of.begin[k], of.begin[k + 1]):
+        shift = hold + of.keep[o] if of.apart[k] else max(hold, of.keep[o])
+        if of.apart[k] or o + 1 == of.begin[k + 1] or of.keep[o + 1] > hold:  # else the next choice takes no more
+            _lower(
+                row, once + of.pay[o], due, lower, right, shift * prices, (min(limit, width - 1 - shift) + 1) * prices
+            )
+
+
+@inner
+def _pay(of: Served, best: Any, left: Any, beside: Any, s: int, r: int) -> None:
+    """What is spent on the levels s .. r at least, where partial values cost their price; ``best`` without any.
+
+    If they spare c, they take at least (c - spared) / b bytes, with what is spared at any price b; and c / worth.
+    """
+    prices, n = len(of.price), len(of.top)
+    for a in range(prices):
+        restored = 0.0
+        for j in range(s, r + 1):
+            restored = max(restored, of.restored[a * n + j])
+        for m in range(len(best)):
+            cost = np.inf
+            if best[m] < np.inf:
+                cost = best[m] * (of.price[a] / of.worth)
+                for b in range(a, prices):
+                    ratio = of.price[a] / of.price[b] if b > a else 1.0
+                    cost = max(cost, ratio * (best[m] - of.spared[b * (n + 1) + r + 1] + of.spared[b * (n + 1) + s]))
+            left[m * prices + a] = cost
+            beside[m * prices + a] = cost - restored

@@ -72,6 +72,10 @@ class Segments:
                 _, chosen, classes = np.unique(pairs, return_index=True, return_inverse=True)
             else:
                 _, chosen, classes = np.unique(classes, return_index=True, return_inverse=True)
+            order = np.argsort(chosen)  # neighbours in the chain are neighbours in the table
+            rank = np.empty_like(order)
+            rank[order] = np.arange(len(order))
+            chosen, classes = chosen[order], rank[classes]
             wanted = served[chosen + length - 1]
             number = np.full(len(chosen), -1, dtype=np.int64)
             number[wanted] = rows + np.arange(int(wanted.sum()))
