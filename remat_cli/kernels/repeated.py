@@ -148,7 +148,7 @@ class Served(NamedTuple):
         prefix: float64[N + 1], cost of computing the levels before each once.
         tail: float64[N], the part of the cost that only the next level needs.
         top: int64[N], the highest visited level up to each, -1 if there is none.
-        smallest: int64[N], units of the smallest value that counts.
+        smallest: int64[N], the fewest units of values by which a level is present.
         spare: int64[N], units that may be reserved beside the visits to a level.
         begin: int64[N + 1], the first choice of each level.
         apart: bool[N], whether what is kept of a level takes units beside those by which a level is present.
@@ -267,9 +267,8 @@ def _serve(of: Served, nothing: Any, priced: Any, left: Any, beside: Any, index:
     for o in range(of.begin[k], of.begin[k + 1]):
         shift = hold + of.keep[o] if of.apart[k] else max(hold, of.keep[o])
         if of.apart[k] or o + 1 == of.begin[k + 1] or of.keep[o + 1] > hold:  # else the next choice takes no more
-            _lower(
-                row, once + of.pay[o], due, lower, right, shift * prices, (min(limit, width - 1 - shift) + 1) * prices
-            )
+            end = min(limit, width - 1 - shift) + 1
+            _lower(row, once + of.pay[o], due, lower, right, shift * prices, end * prices)
 
 
 @inner

@@ -3,7 +3,7 @@
 The bound of visits lets a level be served for nothing as long as one of its values is in memory. But the backward nodes
 that visit a level read most of what its nodes make, and whatever of that is not kept is computed again.
 
-The recursion and its proof are in ``docs/mathematics.md``, "Served levels".
+The recursions and their proofs are in ``docs/mathematics.md``, "Served levels" and "Partial values".
 
 Values that are small are no obstacle to keeping a level, but they make s small. So reads of values below a threshold
 are left out, which is a relaxation: schedules stay valid, cost the same, and take no more memory. The highest bound of

@@ -8,6 +8,10 @@ The spine is made of dominators: nodes on every path to the last forward node. T
 where reads are left out (see ``bound``): each must still lead to the next, and no more. A spine is *divided* where the
 visit with the largest working set reads a value that is made within a level. What was made before that value is then a
 level of its own: it must be kept beside that working set, or be computed again.
+
+In the form ``APART``, z_j is a level of its own where z_(j+1) reads it over a skip connection: values of the rest of
+the block, such as a narrow one of a bottleneck, spare cost, but do not stand for it (``docs/mathematics.md``, "Partial
+values").
 """
 
 from __future__ import annotations
@@ -191,7 +195,7 @@ class Level:
     Attributes:
         cost: u.
         tail: The part of it that its own visits do not need.
-        smallest: Bytes of the smallest value by which it is present.
+        smallest: The fewest bytes of values by which it is present.
         working: The largest working set of its visits; -1 if it has none.
         lines: f, as lines.
         waiting: g, as lines.
