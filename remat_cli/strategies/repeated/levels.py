@@ -37,6 +37,8 @@ MOST_LEVELS, _FEWEST_LEVELS = 400, 2
 """The table grows with the square of the number of levels; one level alone has nothing to be recomputed from."""
 NEVER = 2**62
 """Bytes of what no schedule keeps, or of a room without limit."""
+_PASSED = 0.25
+"""Least share of levels to be apart: of a long chain in groups of blocks hardly any is. Untuned."""
 _REACH, _SPAN = 8, 2
 """Levels back to which gradients are made again, and visits before which, see ``_waiting``."""
 _PRICES = 24
@@ -235,7 +237,7 @@ class Form(Enum):
 
 
 def levels_of(graph: Graph, spine: Spine, form: Form = Form.PLAIN) -> tuple[Level, ...] | None:
-    """The levels of a training step; None if it has too few, or no visits, or if all z would be left as they are.
+    """The levels of a training step; None if it has too few, or no visits, or hardly a level would be apart.
 
     Args:
         graph: The graph, or one without some reads.
@@ -248,8 +250,8 @@ def levels_of(graph: Graph, spine: Spine, form: Form = Form.PLAIN) -> tuple[Leve
     if form is Form.DIVIDED:
         spine = spine.divided(graph, _visits(graph, spine, spine.leads(graph)))
     elif form is Form.APART:
-        spine = spine.apart(graph)
-        if not spine.passed:
+        whole, spine = spine, spine.apart(graph)
+        if len(spine.passed) < _PASSED * len(whole.nodes):
             return None
     leads = spine.leads(graph)
     read = _visits(graph, spine, leads)
