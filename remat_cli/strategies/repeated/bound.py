@@ -45,7 +45,7 @@ from remat_cli.strategies.repeated.levels import (
 )
 from remat_cli.strategies.repeated.parts import reduced
 from remat_cli.strategies.repeated.programme import MOST_NUMBERS, Segments
-from remat_cli.tolerances import CHAIN_ROUNDING
+from remat_cli.tolerances import CHAIN_ROUNDING, SUM_ROUNDING
 
 # Doubling all constants of ``chains`` and ``repeated`` makes the gap larger, halving does not (benchmark ``ablation``).
 _WORK, _MOST_UNITS, _FEWEST_UNITS = 2e10, 4_000, 40
@@ -205,7 +205,9 @@ def _solved(
     highest = int(top[-1])
     found = float(best[0])  # the row of all levels is the last one
     once = float(prefix[highest + 1]) - levels[highest].tail
-    return max(graph.total_cost, (graph.total_cost + found - once) * (1 - CHAIN_ROUNDING))
+    # What partial values spare is the least of rounded lines, of which one may hide a corner of two others.
+    rounding = SUM_ROUNDING if grid.worth else CHAIN_ROUNDING
+    return max(graph.total_cost, (graph.total_cost + found - once) * (1 - rounding))
 
 
 def _choices(levels: Sequence[Level], grid: _Grid) -> tuple[Ints, Ints, Floats]:
