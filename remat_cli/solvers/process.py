@@ -36,6 +36,8 @@ because glpsol's limit is in whole seconds."""
 INTERRUPT_GRACE_S = 3.0
 """Seconds in which an interrupted child may write its best solution. Untuned."""
 TERMINATE_GRACE_S = 0.5
+SAME_INTERRUPT_S = 0.5
+"""Seconds between a Ctrl-C that ends a child and the same one in remat, whose handler must have its turn. Untuned."""
 _PREFIX, _LOCK = "remat-", ".remat.lock"
 _ABANDONED_AFTER_S = 60.0
 """Seconds from the making of a lock until it must be held, if its process lives. Untuned."""
@@ -250,6 +252,8 @@ def _follow(
                 _signal_group(child, step)
         output.drain()
     code = child.returncode
+    if code == -signal.SIGINT and not state and _cancelled_soon(control):
+        state = "cancelled"
     return ProcessEnd(
         exit_code=code if code >= 0 else None,
         signal=-code if code < 0 else None,
@@ -258,6 +262,14 @@ def _follow(
         killed=code == -signal.SIGKILL and bool(state),
         wall_s=time.monotonic() - started_s,
     )
+
+
+def _cancelled_soon(control: Control) -> bool:
+    """Whether a Ctrl-C that ended a child is for remat, too: before it has a session of its own, it gets it first."""
+    until_s = time.monotonic() + SAME_INTERRUPT_S
+    while not control.cancelled.is_set() and time.monotonic() < until_s:
+        time.sleep(POLL_S)
+    return control.cancelled.is_set()
 
 
 def _ladder(control: Control) -> Iterator[tuple[str, signal.Signals | None]]:

@@ -99,6 +99,14 @@ def test_cancel_interrupts(tmp_path: Path, log: SolverLog) -> None:
     assert "saved" in log.text()
 
 
+def test_a_ctrl_c_that_reaches_the_child_first_is_no_crash(tmp_path: Path, log: SolverLog) -> None:
+    binary = script(tmp_path / "early", "kill -INT $$")
+    end = run_process([binary], cancel_after(0.2), log, folder=tmp_path)
+    assert (end.signal, end.cancelled, end.crashed) == (signal.SIGINT, True, False)
+    end = run_process([binary], Control(), log, folder=tmp_path)
+    assert (end.signal, end.cancelled, end.crashed) == (signal.SIGINT, False, True)
+
+
 def test_deadline_terminates_what_ignores_interrupts(tmp_path: Path, log: SolverLog) -> None:
     body = "trap '' INT; while :; do sleep 0.05; done"
     end = run_process([script(tmp_path / "deaf", body)], Control.within(0.1), log, folder=tmp_path)
