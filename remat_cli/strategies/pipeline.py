@@ -161,7 +161,7 @@ _SERVED_LEVELS = Stage(
     "served-levels",
     f"{_ROOM}.repeated.bound:ServedLevels",
     "bounds the cost where blocks must be recomputed from recomputed blocks",
-    share=0.2,  # a tenth of 30 s does not reach all forms of levels of a ResNet of 299 layers
+    share=0.2,  # a tenth of 30 s does not reach all forms of levels of a ResNet of 299 layers (by hand)
     most_s=20.0,
     kernels=("repeated", "flow"),
 )
