@@ -8,8 +8,10 @@ from dataclasses import replace
 from remat_cli.graph.model import Graph, Node
 
 
-def induced(graph: Graph, nodes: Iterable[int]) -> Graph:
-    """The graph of ``nodes``; every value that they read of another node comes from a source that costs nothing.
+def induced(graph: Graph, nodes: Iterable[int]) -> tuple[Graph, tuple[int, ...]]:
+    """The graph of ``nodes``, and the numbers in ``graph`` of its values.
+
+    Every value that they read of another node comes from a source that costs nothing.
 
     Whatever fits a budget in ``graph`` fits it here: of a schedule, keep the computations of ``nodes``, and put the
     sources that one of them reads right before it. What is in memory at either was there, in ``graph``, while that node
@@ -33,4 +35,4 @@ def induced(graph: Graph, nodes: Iterable[int]) -> Graph:
         for v in graph.values_of(i):
             place[v] = len(place)
             own.add(v)
-    return Graph(graph.name, tuple(made), tuple(sorted(place[v] for v in graph.outputs if v in own)))
+    return Graph(graph.name, tuple(made), tuple(sorted(place[v] for v in graph.outputs if v in own))), tuple(place)

@@ -35,7 +35,7 @@ that the forward pass saves. With all stages as cuts it is the retention model w
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -58,6 +58,23 @@ cuts (t - 1, t - 1) and (t, t) too. There is one of the second kind in a stage a
 
 
 @dataclass(frozen=True, slots=True)
+class CostToGo:
+    """What some nodes are recomputed for at least after a first computation, less what each kept value spares.
+
+    Attributes:
+        first: The node that is first computed.
+        nodes: The nodes whose recomputation counts.
+        constant: The cost if nothing is kept, as a share of C0.
+        spared: What each value that is kept spares at most.
+    """
+
+    first: int
+    nodes: AbstractSet[int]
+    constant: float
+    spared: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
 class CutModel:
     """The model with all that is needed to decode its solutions.
 
@@ -74,6 +91,7 @@ class CutModel:
         recomputed_in: Column of Y, by (span, node), for spans of several blocks.
         live_through: Column of P, by (k, value), for blocks in one stage; None where it is 1.
         omitted: The (k, value) that have no S, because the value is derived.
+        tail: Columns that pay for the tail, if its costs to go are stated: one for what the blocks do not see, and R.
     """
 
     builder: Builder
@@ -87,6 +105,7 @@ class CutModel:
     recomputed_in: dict[tuple[Span, int], int] = field(default_factory=dict)
     live_through: dict[tuple[int, int], int | None] = field(default_factory=dict)
     omitted: set[tuple[int, int]] = field(default_factory=set)
+    tail: list[int] = field(default_factory=list)
 
     @property
     def model(self) -> LinearModel:
@@ -125,12 +144,24 @@ class CutModel:
 
         A derived value without S is there if the value that it is made of is.
         """
-        while (span[0], v) in self.omitted:
-            (v,) = self.graph.nodes[self.graph.producer[v]].inputs
-        kept, again = self.kept.get((span[0], v)), self.again(span, self.graph.producer[v])
+        kept, again = self.column(span[0], v), self.again(span, self.graph.producer[self.stated(span[0], v)])
         if kept is None:
             return None
         return [(1.0, kept)] if again is None else [(1.0, kept), (1.0, again)]
+
+    def stated(self, k: int, v: int) -> int:
+        """Value v, or the one that it is derived from and that stands for it at cut k."""
+        while (k, v) in self.omitted:
+            (v,) = self.graph.nodes[self.graph.producer[v]].inputs
+        return v
+
+    def column(self, k: int, v: int) -> int | None:
+        """Column of S for value v at cut k, or for the one that stands for it; None if v is made after it."""
+        return self.kept.get((k, self.stated(k, v)))
+
+    def paid_to_go(self, values: Floats) -> float:
+        """What a solution ``values: float64[columns]`` pays for the tail; 0 if no costs to go are stated."""
+        return math.fsum(self.builder.cost[column] * values[column] for column in self.tail)
 
     def working_set(self, i: int) -> float:
         """Working set of node i in the unit of the rows."""
@@ -219,6 +250,7 @@ def build(
     seen: AbstractSet[int] | None = None,
     derived: AbstractSet[int] = frozenset(),
     rounds: Sequence[int] = (),
+    to_go: Sequence[CostToGo] = (),
 ) -> CutModel:
     """State the model.
 
@@ -234,6 +266,7 @@ def build(
             smaller.
         rounds: For every cut the round in which it was added, for rows for spans, which make the model several times
             as large; empty for none.
+        to_go: Costs to go, all after the first computation of the same node, which is a cut.
 
     Raises:
         LimitReached, Interrupted: If the control stops meanwhile.
@@ -256,7 +289,24 @@ def build(
     places = [place for place in pairs if place not in stated.omitted]
     stated.kept.update(zip(places, builder.binaries([0.0] * len(places)), strict=True))
     builder.rows.extend(control.watched(_rows(stated, rounds)))
+    builder.rows.extend(_to_go(stated, to_go))
     return stated
+
+
+def _to_go(stated: CutModel, to_go: Sequence[CostToGo]) -> Iterator[Row]:
+    """A column for what is recomputed in the tail more often than the blocks of the model see, and its rows."""
+    for one in to_go:
+        first = stated.cuts.index((one.first, one.first))
+        if not stated.tail:
+            stated.tail.extend(stated.builder.amounts([1.0]))
+            again = stated.recomputed.items()
+            stated.tail.extend(column for (k, i), column in again if k >= first and i in one.nodes)
+        paid = [(stated.builder.cost[column], column) for column in stated.tail]
+        spared: dict[int, float] = {}
+        for v, cost in one.spared.items():
+            if (column := stated.column(first, v)) is not None:
+                spared[column] = spared.get(column, 0.0) + cost
+        yield linear(one.constant, [*paid, *((cost, column) for column, cost in spared.items())], math.inf)
 
 
 def _omitted(stated: CutModel, derived: AbstractSet[int]) -> Iterator[tuple[int, int]]:

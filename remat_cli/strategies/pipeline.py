@@ -283,6 +283,15 @@ _STARTS = (
         most_s=60.0,
         kernels=("repeated", "flow"),
     ),
+    Stage(
+        "tail",
+        f"{_ROOM}.openers.tails:Tails",
+        "searches all states of the end of a training step, which bottleneck stages underrate",
+        when=nodes(most=MANY) & TIGHT,
+        share=0.2,
+        most_s=30.0,
+        kernels=("states",),
+    ),
     _STAGE_CUTS_LATER,
     replace(_REPAIR, when=nodes(SMALL + 1, LARGE - 1)),
     replace(_REPAIR, name="repair-small", when=nodes(FEW + 1, SMALL), share=0.1),  # cuts need the time
@@ -329,7 +338,6 @@ _INSIDE_STAGE_CUTS = Stage(
     unlimited_s=30.0,
 )
 """Closes `checkmate/unet` and `checkmate/vgg_unet` at the least budgets that work (``tight``)."""
-
 
 def exact(depth: float = 0.0) -> tuple[Stage, ...]:
     """The retention MILP: schedules over a support, and proofs.

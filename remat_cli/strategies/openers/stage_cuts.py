@@ -13,10 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_profile, working_set, working_sets
 from remat_cli.graph.model import Graph
 from remat_cli.milp import stage_cuts
+from remat_cli.mip import Floats
 from remat_cli.plan.liveness import heights
 from remat_cli.plan.model import Scope
 from remat_cli.solvers.base import Termination
@@ -24,6 +27,7 @@ from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.engine import Engine, engine_at
 from remat_cli.strategies.incumbent import Incumbent
+from remat_cli.strategies.openers.tails import tails_of
 from remat_cli.strategies.retention.proof import confirmed
 from remat_cli.tolerances import CUTS_GAP
 
@@ -55,6 +59,8 @@ _MOST_VARIABLES = 60_000
 """Variables of the largest model to state."""
 _WORTH = 10.0
 """Derived values are left out while the gap is so many times what their nodes cost together."""
+_FAR = 1e-4
+"""By how much a solution may underrate its tail, as a share of C0, before that counts. Untuned."""
 _SHARES = (0.97, 0.93, 0.88, 0.8)
 """Shares of the room to try where the model sees all and its schedule still exceeds the budget."""
 
@@ -77,6 +83,8 @@ class StageCuts(Engine):
         exact: Whether the next solve goes on to the optimum even if it takes long.
         derived: Values that a model may leave out (see ``milp/stage_cuts``); none on a small graph, and none once a
             model without them has nothing more to show.
+        to_go: What is known of the costs of the tail.
+        underrated: Whether the last solution underrated its tail.
     """
 
     uses_solver: ClassVar[bool] = True
@@ -92,6 +100,8 @@ class StageCuts(Engine):
     spanned: bool = False
     exact: bool = False
     derived: frozenset[int] = frozenset()
+    to_go: list[stage_cuts.CostToGo] = field(default_factory=list)
+    underrated: bool = False
 
     def __post_init__(self) -> None:
         """Start with the stage of the no-remat peak."""
@@ -125,6 +135,8 @@ class StageCuts(Engine):
         if not self.cuts or len(self.cuts) > _MOST_CUTS or self._size() > _MOST_VARIABLES:
             return None
         incumbent.report("cutting")
+        if (tail := tails_of(incumbent)) is not None and (tail.first, tail.first) not in self.cuts:
+            self.cuts = sorted({*self.cuts, (tail.first, tail.first)})
         whole = incumbent.budget_bytes - graph.fixed_memory
         needed = max(working_set(graph, t) for t, i in self.cuts if t == i)
         if needed > self.room:
@@ -137,6 +149,8 @@ class StageCuts(Engine):
         computes = self._solved(control, CUTS_GAP if exact else self._loose_gap(), derived, bounding=self.room == whole)
         if computes is None:
             return None
+        if self.underrated and self.took_s < _LONG_S:
+            return computes
         over = self._over(computes)
         if self._see(over):
             self.exact = False
@@ -204,7 +218,16 @@ class StageCuts(Engine):
 
         def build(rounds: Sequence[int] = ()) -> stage_cuts.CutModel:
             graph, clock = self.incumbent.graph, self.incumbent.context.control
-            return stage_cuts.build(graph, self.cuts, self.room, clock, seen=self.seen, derived=derived, rounds=rounds)
+            return stage_cuts.build(
+                graph,
+                self.cuts,
+                self.room,
+                clock,
+                seen=self.seen,
+                derived=derived,
+                rounds=rounds,
+                to_go=self.to_go,
+            )
 
         def relaxed(stated: stage_cuts.CutModel) -> float:
             context = self.incumbent.context
@@ -220,6 +243,18 @@ class StageCuts(Engine):
                 return plain
             self.spanned = True
         return spanned
+
+    def _underrates(self, stated: stage_cuts.CutModel, values: Floats, control: Control) -> bool:
+        """Whether a solution pays less for the tail than it must; then the next model has an inequality for it."""
+        if (tail := tails_of(self.incumbent)) is None:
+            return False
+        first = stated.cuts.index((tail.first, tail.first))
+        columns = [stated.column(first, v) for v in range(tail.kept.shape[1])]
+        kept = np.array([0.0 if column is None else values[column] for column in columns])
+        if stated.paid_to_go(values) >= tail.cost(kept) - _FAR:
+            return False
+        self.to_go.append(tail.inequality(kept, self.incumbent.context, control))
+        return True
 
     def _gap_is_wide(self) -> bool:
         """Whether what the bound loses without derived values does not matter yet."""
@@ -248,6 +283,7 @@ class StageCuts(Engine):
             self.incumbent.raise_bound(Bound(safe_bound(graph, total), Scope.DOCUMENT_ORDER))
         if outcome.values is None:
             return None
+        self.underrated = self._underrates(stated, outcome.values, control)
         computes = stated.computes(outcome.values)
         self.incumbent.propose(computes)
         return computes if outcome.termination is Termination.OPTIMAL else None

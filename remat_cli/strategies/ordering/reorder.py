@@ -267,7 +267,7 @@ class _Solving:
     def _search_states(self) -> bool:
         """Search all schedules of a small graph, in any order; False if none fits."""
         graph, incumbent, control = self.task.graph, self.incumbent, self.context.control.part(_STATES_SHARE)
-        if len(graph.nodes) > MOST_NODES or incumbent.done() or not wait("reordering", control):
+        if len(graph.nodes) > MOST_NODES or incumbent.done() or not wait("states", control):
             return True
         incumbent.report("searching all orders")
         unit = graph.total_cost or 1.0

@@ -144,7 +144,7 @@ class Reachability:
             last = end
             if control.stopping():
                 break
-            graph = induced(self.graph, (i for stage in self.stages[first:end] for i in stage))
+            graph, _ = induced(self.graph, (i for stage in self.stages[first:end] for i in stage))
             found[kinds] = _Window(first, end, graph, no_remat_peak(graph))
         tight = [window for window in found.values() if window.peak > room]
         return sorted(tight, key=lambda window: -window.peak)[:_WINDOWS]
