@@ -71,6 +71,7 @@ class Coarse(NamedTuple):
         key: int64[size, words], as in :class:`States`.
         ahead: float64[size], likewise.
         table: int64[a power of 2], likewise.
+        nodes: int64[words], the bits of all nodes.
         scratch: int64[words].
     """
 
@@ -78,6 +79,7 @@ class Coarse(NamedTuple):
     key: Square
     ahead: Floats
     table: Ints
+    nodes: Ints
     scratch: Ints
 
 
@@ -193,10 +195,7 @@ def _expected(graph: Arrays, s: States, at: int, k: int, last: bool, coarse: Coa
     if len(coarse.image) == 0:
         return inherited
     for w in range(len(other)):
-        other[w] = 0
-    for j in range(n):
-        if _has(key, j):
-            other[j // WORD] |= np.int64(1) << np.int64(j % WORD)
+        other[w] = key[w] & coarse.nodes[w]
     for v in range(len(coarse.image)):
         bit = coarse.image[v]
         if bit >= 0 and _has(key, n + v):

@@ -166,6 +166,16 @@ _SERVED_LEVELS = Stage(
     kernels=("repeated", "flow"),
 )
 
+_TAIL = Stage(
+    "tail",
+    f"{_ROOM}.openers.tails:Tails",
+    "searches all states of the end of a training step, which bottleneck stages underrate",
+    when=nodes(most=MANY) & TIGHT,
+    share=0.3,
+    most_s=60.0,
+    kernels=("states",),
+)
+
 _STARTS = (
     Stage(
         "blocks-tight",
@@ -283,18 +293,11 @@ _STARTS = (
         most_s=60.0,
         kernels=("repeated", "flow"),
     ),
-    Stage(
-        "tail",
-        f"{_ROOM}.openers.tails:Tails",
-        "searches all states of the end of a training step, which bottleneck stages underrate",
-        when=nodes(most=MANY) & TIGHT,
-        share=0.2,
-        most_s=30.0,
-        kernels=("states",),
-    ),
+    _TAIL,
     _STAGE_CUTS_LATER,
     replace(_REPAIR, when=nodes(SMALL + 1, LARGE - 1)),
     replace(_REPAIR, name="repair-small", when=nodes(FEW + 1, SMALL), share=0.1),  # cuts need the time
+    replace(_TAIL, name="tail-end", why="gives the incumbent a cheaper end", when=nodes(most=MANY) & TIGHT & SCHEDULE),
     Stage(
         "cover-bound",
         f"{_BOUND}:CoverBound",
@@ -367,6 +370,7 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
         _ANNEALING_FIRST,
         _INSIDE_STAGE_CUTS,
         replace(_REPAIR, name=f"repair-{depth or _DEPTH:g}"),
+        replace(_TAIL, name="tail-end-again", why="as before", when=nodes(most=MANY) & TIGHT & SCHEDULE),
         Stage(
             "in-stage-proof",
             _INSIDE,

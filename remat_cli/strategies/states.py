@@ -120,20 +120,41 @@ class Search:
         return frozenset(v for v in range(len(self.graph.size)) if bits >> len(self.graph.nodes) + v & 1)
 
 
+@dataclass(frozen=True, slots=True)
+class CoarseStates:
+    """All states of a coarse graph, and what comes before them.
+
+    Attributes:
+        nodes: Number of nodes.
+        states: The states.
+    """
+
+    nodes: int
+    states: States
+
+    def of(self, image: Ints) -> Coarse:
+        """For a graph whose values have the ``image: int64[V]`` in the coarse graph, -1 where there is none."""
+        from remat_cli.kernels.states import Coarse
+
+        bits = np.where(image >= 0, image + self.nodes, -1).astype(np.int64)
+        words = self.states.key.shape[1]
+        nodes = _sets([range(self.nodes)], words)[0]
+        return Coarse(bits, self.states.key, self.states.ahead, self.states.table, nodes, np.zeros_like(nodes))
+
+
 def coarse_states(
-    graph: Graph, image: Ints, room: int, control: Control, *, least_left: int, most_bytes: int
-) -> Coarse | None:
+    graph: Graph, room: int, control: Control, *, least_left: int, most_bytes: int
+) -> CoarseStates | None:
     """All states of a coarse graph in document order, and what comes before them; None if they are too many.
 
     Args:
         graph: The coarse graph; it has the nodes of the other one.
-        image: Its value for each value of the other graph, -1 where there is none.
         room: Bytes without fixed memory.
         control: Stops it early.
         least_left: What comes before states with so many nodes left is free.
         most_bytes: As of :class:`Search`.
     """
-    from remat_cli.kernels.states import EXHAUSTED, FULL, PAUSED, Coarse, enter, explore, settle
+    from remat_cli.kernels.states import EXHAUSTED, FULL, PAUSED, enter, explore, settle
 
     none = np.zeros(0, dtype=np.int64)
     states = _last(graph, in_order=True)._replace(cost=np.zeros(0), following=none, step=none, queue=none, price=none)
@@ -151,15 +172,14 @@ def coarse_states(
     while settle(arrays, states, starts, edges):
         if control.stopping():
             return None
-    bits = np.where(image >= 0, image + len(graph.nodes), -1).astype(np.int64)
-    return Coarse(bits, states.key, states.ahead, states.table, np.zeros(states.key.shape[1], dtype=np.int64))
+    return CoarseStates(len(graph.nodes), states)
 
 
 def _no_coarse() -> Coarse:
     from remat_cli.kernels.states import Coarse
 
     none = np.zeros(0, dtype=np.int64)
-    return Coarse(none, np.zeros((1, 1), dtype=np.int64), np.zeros(0), none, none)
+    return Coarse(none, np.zeros((1, 1), dtype=np.int64), np.zeros(0), none, none, none)
 
 
 def _last(graph: Graph, in_order: bool) -> States:
@@ -169,22 +189,17 @@ def _last(graph: Graph, in_order: bool) -> States:
     n = len(graph.nodes)
     words = (n + len(graph.size) - 1) // WORD + 1
 
-    def sets(of: Iterable[Iterable[int]]) -> Ints:
-        numbers = [sum(1 << bit for bit in set(bits)) for bits in of]
-        parts = [[number >> WORD * w & (1 << WORD) - 1 for w in range(words)] for number in numbers]
-        return np.array(parts, dtype=np.int64)
-
     def after(i: int) -> Iterable[int]:
         return range(i + 1, n) if in_order else (j for v in graph.values_of(i) for j in graph.readers[v])
 
     key = np.zeros((_FEW_STATES, words), dtype=np.int64)
-    key[0] = sets([(*range(n), *(n + v for v in graph.outputs))])[0]
+    key[0] = _sets([(*range(n), *(n + v for v in graph.outputs))], words)[0]
     held = np.zeros(_FEW_STATES, dtype=np.int64)
     held[0] = sum(graph.size[v] for v in graph.outputs)
     return States(
-        readers=sets(after(i) for i in range(n)),
-        made=sets((n + v for v in graph.values_of(i)) for i in range(n)),
-        read=sets((n + v for v in node.inputs) for node in graph.nodes),
+        readers=_sets((after(i) for i in range(n)), words),
+        made=_sets(((n + v for v in graph.values_of(i)) for i in range(n)), words),
+        read=_sets(((n + v for v in node.inputs) for node in graph.nodes), words),
         key=key,
         cost=np.zeros(_FEW_STATES),
         ahead=np.zeros(_FEW_STATES),
@@ -199,6 +214,15 @@ def _last(graph: Graph, in_order: bool) -> States:
         level=np.zeros(n, dtype=np.int64),
         totals=np.array([1, 0, 0], dtype=np.int64),
     )
+
+
+def _sets(of: Iterable[Iterable[int]], words: int) -> Ints:
+    """Sets of bits as rows of so many words."""
+    from remat_cli.kernels.states import WORD
+
+    numbers = [sum(1 << bit for bit in set(bits)) for bits in of]
+    parts = [[number >> WORD * w & (1 << WORD) - 1 for w in range(words)] for number in numbers]
+    return np.array(parts, dtype=np.int64)
 
 
 def _table(size: int) -> Ints:

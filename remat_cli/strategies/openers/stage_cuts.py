@@ -117,6 +117,13 @@ class StageCuts(Engine):
         large = [size for size in working_sets(self.incumbent.graph) if size >= _TIGHT_SHARE * self.room]
         self.tight = len(large) >= _TIGHT_STAGES
 
+    def _begin_at(self, stage: int) -> None:
+        """Start again with the cut at ``stage`` alone."""
+        self.cuts, self.added, self.took_s = [(stage, stage)], {}, 0.0
+        self.spanned = self.exact = False
+        if not self.small:
+            self.seen.clear()
+
     def work(self) -> bool:
         """Solve until a schedule fits, or nothing is left to try."""
         incumbent = self.incumbent
@@ -135,8 +142,9 @@ class StageCuts(Engine):
         if not self.cuts or len(self.cuts) > _MOST_CUTS or self._size() > _MOST_VARIABLES:
             return None
         incumbent.report("cutting")
-        if (tail := tails_of(incumbent)) is not None and (tail.first, tail.first) not in self.cuts:
-            self.cuts = sorted({*self.cuts, (tail.first, tail.first)})
+        tail = tails_of(incumbent).found
+        if tail is not None and (tail.first, tail.first) not in self.added:
+            self._begin_at(tail.first)
         whole = incumbent.budget_bytes - graph.fixed_memory
         needed = max(working_set(graph, t) for t, i in self.cuts if t == i)
         if needed > self.room:
@@ -152,7 +160,9 @@ class StageCuts(Engine):
         if self.underrated and self.took_s < _LONG_S:
             return computes
         over = self._over(computes)
-        if self._see(over):
+        # What a solution does in its tail says little: its cost to go counts.
+        before_tail = [step for step in over if tail is not None and step[1] <= tail.first]
+        if self._see(before_tail or over):
             self.exact = False
         elif not exact:
             self.exact = True
@@ -244,17 +254,23 @@ class StageCuts(Engine):
             self.spanned = True
         return spanned
 
-    def _underrates(self, stated: stage_cuts.CutModel, values: Floats, control: Control) -> bool:
-        """Whether a solution pays less for the tail than it must; then the next model has an inequality for it."""
-        if (tail := tails_of(self.incumbent)) is None:
-            return False
+    def _see_tail(self, stated: stage_cuts.CutModel, values: Floats, control: Control) -> tuple[int, ...] | None:
+        """Add an inequality for the next model if a solution pays less for the tail than it must.
+
+        Returns:
+            The schedule of the solution with the cheapest end known instead of its own.
+        """
+        tails = tails_of(self.incumbent)
+        if (tail := tails.found) is None:
+            return None
         first = stated.cuts.index((tail.first, tail.first))
         columns = [stated.column(first, v) for v in range(tail.kept.shape[1])]
         kept = np.array([0.0 if column is None else values[column] for column in columns])
-        if stated.paid_to_go(values) >= tail.cost(kept) - _FAR:
-            return False
-        self.to_go.append(tail.inequality(kept, self.incumbent.context, control))
-        return True
+        self.underrated = stated.paid_to_go(values) < tail.cost(kept) - _FAR
+        if self.underrated:
+            self.to_go.append(tail.inequality(kept, self.incumbent.context, control))
+        there = frozenset(np.flatnonzero(kept > 0.5).tolist()).union(self.incumbent.graph.values_of(tail.first))
+        return tails.ended(stated.computes(values), there)
 
     def _gap_is_wide(self) -> bool:
         """Whether what the bound loses without derived values does not matter yet."""
@@ -283,7 +299,8 @@ class StageCuts(Engine):
             self.incumbent.raise_bound(Bound(safe_bound(graph, total), Scope.DOCUMENT_ORDER))
         if outcome.values is None:
             return None
-        self.underrated = self._underrates(stated, outcome.values, control)
+        if (ended := self._see_tail(stated, outcome.values, control)) is not None:
+            self.incumbent.propose(ended)
         computes = stated.computes(outcome.values)
         self.incumbent.propose(computes)
         return computes if outcome.termination is Termination.OPTIMAL else None

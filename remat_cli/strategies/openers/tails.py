@@ -4,12 +4,15 @@ Where the last nodes are the ones that need the most memory, as the backward par
 values fit, and what is recomputed there is recomputed again and again. Models of bottleneck stages do not see that. But
 a search of all states of these nodes alone does, since they are few. ``docs/mathematics.md``, "Cost to go", has the
 proof.
+
+The same search, of fewer schedules, finds the cheapest ends of schedules. They replace those of others.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,15 +20,17 @@ from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.induced import induced
 from remat_cli.graph.model import Graph
-from remat_cli.graph.standing import coarse, derived
-from remat_cli.milp.stage_cuts import CostToGo
+from remat_cli.graph.standing import NEGLIGIBLE_COST, coarse, derived
 from remat_cli.kernels.compiling import wait
-from remat_cli.mip import Bools, Builder, Floats, linear
+from remat_cli.milp.stage_cuts import CostToGo
+from remat_cli.mip import Bools, Builder, Floats, Ints, linear
+from remat_cli.plan.derive import peak
+from remat_cli.plan.liveness import cost_of
 from remat_cli.plan.model import Scope
 from remat_cli.strategies.base import Bound, Context
-from remat_cli.strategies.engine import Once, engine_at
+from remat_cli.strategies.engine import Engine, engine_at
 from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.states import Search, coarse_states
+from remat_cli.strategies.states import CoarseStates, Search, coarse_states
 from remat_cli.tolerances import ROUNDING
 
 _MOST_NODES = 100
@@ -36,11 +41,15 @@ many coarse states, and the same bound (by hand)."""
 _COARSE_SHARE = 0.4
 """Share of the time for coarse states. Untuned."""
 _COARSE_BYTES, _MOST_BYTES = 600_000_000, 600_000_000
-"""Memory for coarse states and for others: about 3 and 4 million."""
+"""Memory for coarse states and for others: about 4 million each."""
 _RANGE = 0.03
 """Costs to go are searched up to the least one and so much more, as a share of C0. Untuned."""
 _SPARED = 1e-4
 """How much less the weights of an inequality count than its constant, so that they are as small as may be."""
+_ENDS_SHARE = 0.3
+"""Share of the time for ends. Untuned."""
+_MOST_ENDS = 2_000
+"""Ends to try for one schedule: about a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +90,10 @@ class Tail:
         weights = builder.amounts((kept + _SPARED).tolist())
         spared = np.zeros(len(kept))
         value = self.most
-        while True:
+        while not control.stopping():
             slack = self.costs + self.kept @ spared - value
             worst = int(np.argmin(slack)) if len(slack) else 0
-            if not len(slack) or slack[worst] >= -ROUNDING or control.stopping():
+            if not len(slack) or slack[worst] >= -ROUNDING:
                 break
             terms = [(1.0, constant), *((-1.0, weights[v]) for v in np.flatnonzero(self.kept[worst]))]
             builder.rows.append(linear(-math.inf, terms, float(self.costs[worst])))
@@ -97,37 +106,91 @@ class Tail:
         return CostToGo(self.first, self.nodes, least * (1 - ROUNDING), weighted)
 
 
-class Tails(Once):
-    """Searches the states of the tail of a graph.
+@dataclass(frozen=True, slots=True)
+class End:
+    """An end of schedules.
+
+    Attributes:
+        kept: The values that it needs when it begins, after the first computation of the tail's first node.
+        cost: What it recomputes, in the graph's cost unit.
+        computes: The nodes that it computes.
+    """
+
+    kept: frozenset[int]
+    cost: float
+    computes: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Tails(Engine):
+    """Searches the states of the tail of a graph, once, and gives the incumbent a cheaper end.
 
     Attributes:
         found: The tail, once there is one.
+        ends: Its cheapest ends, ascending by cost.
+        searched: Whether it was searched.
     """
 
     found: Tail | None = None
+    ends: Sequence[End] = ()
+    searched: bool = False
 
-    def attempt(self) -> None:
-        """Search longer and longer tails, until memory or time is up; keep the longest with costs to go."""
-        incumbent, control = self.incumbent, self.incumbent.context.control
+    def work(self) -> bool:
+        """Search, if that was not done; then improve the incumbent."""
+        if not self.searched:
+            self.searched = True
+            self._search(self.incumbent.context.control)
+        computes = self.incumbent.computes
+        if computes is not None and (cheaper := self.ended(computes)) is not None:
+            self.incumbent.offer(cheaper)
+        return False
+
+    def _search(self, control: Control) -> None:
+        """Search longer and longer tails, until memory or time is up, and keep the longest; then search its ends."""
+        incumbent, longest, clock = self.incumbent, None, control.part(1 - _ENDS_SHARE)
         room = incumbent.budget_bytes - incumbent.graph.fixed_memory
-        if not wait("states", control):
-            return
         for first, nodes in tails(incumbent.graph):
             incumbent.report("searching the tail")
-            tail = costs_to_go(incumbent.graph, first, nodes, room, control)
-            if tail is not None and math.isinf(tail.most):
+            part = Part.of(incumbent.graph, first, nodes, room, clock)
+            if part is None:
+                continue
+            tail = part.tail(clock)
+            if math.isinf(tail.most):
                 incumbent.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
                 return
-            self.found = tail if tail is not None and len(tail.costs) else self.found
-            if tail is not None and not tail.ended:
-                return
+            if len(tail.costs):
+                self.found, longest = tail, part
+            if not tail.ended:
+                break
+        if longest is not None:
+            self.ends = longest.ends(control)
+
+    def ended(self, computes: Sequence[int], kept: frozenset[int] | None = None) -> tuple[int, ...] | None:
+        """A schedule with a cheaper end, within the budget; None if there is none.
+
+        With ``kept``, the values that are in memory when the tail begins, it has the cheapest end that needs no others,
+        and may exceed the budget before it.
+        """
+        if self.found is None:
+            return None
+        graph, begin = self.incumbent.graph, tuple(computes[: computes.index(self.found.first) + 1])
+        for end in self.ends:
+            whole = (*begin, *end.computes)
+            if kept is not None:
+                if end.kept <= kept:
+                    return whole
+            elif cost_of(graph, whole) >= cost_of(graph, computes):
+                break
+            elif peak(graph, whole) <= self.incumbent.budget_bytes:
+                return whole
+        return None
 
 
-def tails_of(incumbent: Incumbent) -> Tail | None:
-    """The tail that was found for ``incumbent``."""
+def tails_of(incumbent: Incumbent) -> Tails:
+    """The engine that works on ``incumbent``, with what it found."""
     engine = engine_at(f"{__name__}:{Tails.__name__}", incumbent)
     assert isinstance(engine, Tails)
-    return engine.found
+    return engine
 
 
 def tails(graph: Graph) -> list[tuple[int, frozenset[int]]]:
@@ -153,48 +216,108 @@ def tails(graph: Graph) -> list[tuple[int, frozenset[int]]]:
     return found
 
 
-def costs_to_go(graph: Graph, first: int, nodes: frozenset[int], room: int, control: Control) -> Tail | None:
-    """Search the states of a tail, until memory or time is up; None if nothing must be recomputed there.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A tail as a graph of its own.
 
-    Args:
-        graph: The graph.
+    Attributes:
+        graph: The whole graph.
         first: The first node of the tail.
         nodes: Its nodes.
         room: Bytes without fixed memory.
-        control: Stops the search.
+        part: Their graph; what it reads of other nodes comes from sources.
+        values: The number in ``graph`` of each of its values.
+        numbers: The number in ``graph`` of each of its nodes, -1 for a source.
+        image: The number of each of its values in a coarse graph, -1 where there is none.
+        bounds: The states of that; None if they are too many.
     """
-    part, values = induced(graph, nodes)
-    if no_remat_peak(part) <= room:
-        return None
-    place = next(i for i, node in enumerate(part.nodes) if node.id == graph.nodes[first].id)
-    own = [v for v, number in enumerate(values) if graph.producer[number] in nodes]
-    early = {v for v in own if graph.producer[values[v]] < first}
-    free = [v not in early and size < _SMALL * room for v, size in enumerate(part.size)]
-    searched, images = coarse(part, [None if free[v] else v for v in range(len(values))])
-    by = derived(part, free)
-    coarser, coarse_images = coarse(part, by)
-    image = np.full(len(searched.size), -1, dtype=np.int64)
-    for v, number in enumerate(images):
-        if number >= 0:
-            image[number] = coarse_images[v]
-    least_left = place + 1
-    bounds = coarse_states(
-        coarser, image, room, control.part(_COARSE_SHARE), least_left=least_left, most_bytes=_COARSE_BYTES
-    )
-    search = Search.of(
-        searched, room, in_order=True, ceiling=math.inf, most_bytes=_MOST_BYTES, coarse=bounds, least_left=least_left
-    )
-    unit = part.total_cost / (graph.total_cost or 1.0)
-    number_of = {number: values[v] for v, number in enumerate(images) if number >= 0 and v in early}
-    sets: list[frozenset[int]] = []
-    costs: list[float] = []
-    while (at := search.next(control)) is not None:
-        sets.append(frozenset(number_of[v] for v in search.values(at) if v in number_of))
-        costs.append(float(search.states.cost[at]) * unit)
-        if costs[-1] > costs[0] + _RANGE:
-            break
-    kept = np.zeros((len(sets), graph.first_value[first]), dtype=np.bool_)
-    for row, chosen in enumerate(sets):
-        kept[row, sorted(chosen)] = True
-    most = search.bound * unit if math.isfinite(search.bound) or not costs else costs[-1]
-    return Tail(first, nodes, kept, np.array(costs), most, ended=at is not None or search.exhausted)
+
+    graph: Graph
+    first: int
+    nodes: frozenset[int]
+    room: int
+    part: Graph
+    values: tuple[int, ...]
+    numbers: tuple[int, ...]
+    image: Ints
+    bounds: CoarseStates | None
+
+    @classmethod
+    def of(cls, graph: Graph, first: int, nodes: frozenset[int], room: int, control: Control) -> Part | None:
+        """A tail; None if nothing must be recomputed in it."""
+        part, values = induced(graph, nodes)
+        if no_remat_peak(part) <= room:
+            return None
+        number = {node.id: i for i, node in enumerate(graph.nodes)}
+        numbers = tuple(number.get(node.id, -1) for node in part.nodes)
+        made = cls(graph, first, nodes, room, part, values, numbers, np.zeros(0, dtype=np.int64), None)
+        other, image = coarse(part, derived(part, made.free))
+        bounds = coarse_states(
+            other, room, control.part(_COARSE_SHARE), least_left=made.least_left, most_bytes=_COARSE_BYTES
+        )
+        return replace(made, image=np.array(image, dtype=np.int64), bounds=bounds)
+
+    @property
+    def early(self) -> list[bool]:
+        """Whether each value is made by a node of the tail before its first one."""
+        return [i in self.nodes and i < self.first for i in (self.graph.producer[v] for v in self.values)]
+
+    @property
+    def free(self) -> list[bool]:
+        """Whether each value is small and made in the tail, or by another node."""
+        return [
+            not early and size < _SMALL * self.room for early, size in zip(self.early, self.part.size, strict=True)
+        ]
+
+    @property
+    def least_left(self) -> int:
+        """Number of nodes up to the first one of the tail."""
+        return self.numbers.index(self.first) + 1
+
+    def search(self, graph: Graph, image: Ints) -> Search:
+        """The search of the states of ``graph``, whose values have the ``image`` in the coarse graph."""
+        return Search.of(
+            graph,
+            self.room,
+            in_order=True,
+            ceiling=math.inf,
+            most_bytes=_MOST_BYTES,
+            coarse=None if self.bounds is None else self.bounds.of(image),
+            least_left=self.least_left,
+        )
+
+    def tail(self, control: Control) -> Tail:
+        """The costs to go, until memory or time is up."""
+        free, early = self.free, self.early
+        graph, numbers = coarse(self.part, [None if free[v] else v for v in range(len(free))])
+        place = {number: v for v, number in enumerate(numbers) if number >= 0}
+        search = self.search(graph, np.array([self.image[place[v]] for v in range(len(graph.size))], dtype=np.int64))
+        unit = self.part.total_cost / (self.graph.total_cost or 1.0)
+        sets: list[list[int]] = []
+        costs: list[float] = []
+        while (at := search.next(control)) is not None:
+            sets.append([self.values[place[v]] for v in search.values(at) if early[place[v]]])
+            costs.append(float(search.states.cost[at]) * unit)
+            if costs[-1] > costs[0] + _RANGE:
+                break
+        kept = np.zeros((len(sets), self.graph.first_value[self.first]), dtype=np.bool_)
+        for row, chosen in enumerate(sets):
+            kept[row, chosen] = True
+        most = search.bound * unit if math.isfinite(search.bound) or not costs else costs[-1]
+        ended = at is not None or search.exhausted
+        nodes = self.nodes.union(self.graph.producer[v] for v in self.values)
+        return Tail(self.first, nodes, kept, np.array(costs), most, ended)
+
+    def ends(self, control: Control) -> list[End]:
+        """The cheapest ends that recompute no source, and no node but the cheap ones from the first node on."""
+        most = NEGLIGIBLE_COST * self.part.total_cost
+        once = [i < 0 or (i >= self.first and self.graph.nodes[i].cost > most) for i in self.numbers]
+        pairs = zip(self.part.nodes, once, strict=True)
+        nodes = (replace(node, recompute=node.recompute and not one) for node, one in pairs)
+        search = self.search(replace(self.part, nodes=tuple(nodes)), self.image)
+        found: list[End] = []
+        while (at := search.next(control)) is not None and len(found) < _MOST_ENDS:
+            kept = frozenset(self.values[v] for v in search.values(at))
+            cost = float(search.states.cost[at]) * self.part.total_cost
+            found.append(End(kept, cost, tuple(self.numbers[i] for i in search.sequence(at))))
+        return found

@@ -1,0 +1,234 @@
+"""Costs to go: the states of a tail, and the inequalities from them, against an exhaustive search from its beginning."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import bruteforce
+import families
+import numpy as np
+import pytest
+from seeded import seeded
+
+from remat_cli.control import Control
+from remat_cli.graph.analysis import no_remat_peak, working_set, working_sets
+from remat_cli.graph.model import Graph
+from remat_cli.graph.standing import coarse, derived
+from remat_cli.milp import stage_cuts
+from remat_cli.plan.derive import peak
+from remat_cli.plan.liveness import cost_of
+from remat_cli.solvers.base import Request, Termination
+from remat_cli.solvers.highs import Highs
+from remat_cli.strategies.base import Context
+from remat_cli.strategies.openers import tails
+from remat_cli.strategies.states import Search, coarse_states
+from remat_cli.zoo.registry import build_graph
+
+
+def small(seed: int, most: int = 7) -> Graph:
+    """A graph of a few nodes, some of which make a value of one other value for nothing or next to nothing."""
+    rng = random.Random(seed)
+    graph = families.random_graph(
+        rng,
+        rng.randint(4, most),
+        max_outputs=2,
+        workspace=True,
+        recompute_false=0.1,
+        unread=False,
+    )
+    size, nodes = list(graph.size), []
+    for i, node in enumerate(graph.nodes):
+        made = graph.values_of(i)
+        if len(made) == len(node.inputs) == 1 and rng.random() < 0.6:
+            size[made[0]] = size[node.inputs[0]] + rng.choice((0, 0, 1))
+            node = replace(node, cost=rng.choice((0.0, 0.01)), outputs=(size[made[0]],))
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def rooms(graph: Graph) -> range:
+    """Bytes from the least peak to one below that without recomputation."""
+    least = bruteforce.least_peak(graph) - graph.fixed_memory
+    return range(least, no_remat_peak(graph) - graph.fixed_memory)
+
+
+def cheapest_end(graph: Graph, first: int, kept: frozenset[int], room: int) -> float:
+    """What is recomputed at least after ``first``, if ``kept`` stays while it is computed; infinite if nothing fits."""
+    n = len(graph.nodes)
+    there = kept.union(graph.values_of(first))
+    if sum(graph.size[v] for v in kept - {*graph.nodes[first].inputs}) + working_set(graph, first) > room:
+        return math.inf
+    queue: list[tuple[float, int, tuple[int, ...]]] = [(0.0, first + 1, tuple(sorted(there)))]
+    seen = set()
+    while queue:
+        cost, done, resident = heapq.heappop(queue)
+        if (done, resident) in seen:
+            continue
+        seen.add((done, resident))
+        memory = set(resident)
+        if done == n and memory.issuperset(graph.outputs):
+            return cost
+        for v in resident:
+            heapq.heappush(queue, (cost, done, tuple(sorted(memory - {v}))))
+        for i in range(min(done + 1, n)):
+            node, after = graph.nodes[i], memory.union(graph.values_of(i))
+            if i < done and not node.recompute or not memory.issuperset(node.inputs):
+                continue
+            if sum(graph.size[v] for v in after) + node.workspace <= room:
+                added = node.cost if i < done else 0.0
+                heapq.heappush(queue, (cost + added, max(done, i + 1), tuple(sorted(after))))
+    return math.inf
+
+
+def some_sets(graph: Graph, first: int, rng: random.Random) -> Iterator[frozenset[int]]:
+    """Sets of values that were made before ``first`` and are read after it."""
+    read = {v for j in range(first + 1, len(graph.nodes)) for v in graph.nodes[j].inputs}.union(graph.outputs)
+    values = [v for v in range(graph.first_value[first]) if v in read]
+    yield frozenset(values)
+    for _ in range(8):
+        yield frozenset(v for v in values if rng.random() < 0.6)
+
+
+@seeded(range(60), compared=150, apart=60, impossible=20)
+def test_in_document_order_it_finds_the_cheapest_schedule(seed: int) -> Iterator[str]:
+    graph = small(seed)
+    least = bruteforce.least_peak(graph)
+    for budget in range(least - 1, no_remat_peak(graph) + 1):
+        truth = bruteforce.cheapest(graph, budget)
+        search = Search.of(
+            graph, budget - graph.fixed_memory, in_order=True, ceiling=math.inf, most_bytes=2**20
+        )
+        at = search.next(Control())
+        if truth is None:
+            assert (at, search.exhausted) == (None, True)
+            yield "impossible"
+            continue
+        assert at is not None
+        computes = search.sequence(at)
+        assert peak(graph, computes) <= budget
+        assert cost_of(graph, computes) == pytest.approx(truth)
+        yield "compared"
+        if truth > graph.total_cost:
+            yield "apart"
+
+
+@seeded(range(80), compared=150, coarser=60, fewer=25)
+def test_states_of_a_coarse_graph_change_no_result_and_save_states(seed: int) -> Iterator[str]:
+    graph, rng = small(seed), random.Random(seed)
+    for room in rooms(graph):
+        by = derived(graph, [rng.random() < 0.2 for _ in graph.size])
+        other, image = coarse(graph, by)
+        assert working_sets(other) == working_sets(graph)
+        bounds = coarse_states(other, np.array(image), room, Control(), least_left=0, most_bytes=2**30)
+        assert bounds is not None
+        searches = [
+            Search.of(graph, room, in_order=True, ceiling=math.inf, most_bytes=2**20, coarse=found)
+            for found in (None, bounds)
+        ]
+        plain, guided = (search.next(Control()) for search in searches)
+        assert plain is not None
+        assert guided is not None
+        truth = float(searches[0].states.cost[plain])
+        assert float(searches[1].states.cost[guided]) == pytest.approx(truth)
+        assert bounds.ahead[0] <= truth + 1e-12
+        yield "compared"
+        if bounds.ahead[0] > 0:
+            yield "coarser"
+        looked = [int(search.states.totals[2]) for search in searches]
+        if looked[1] < looked[0]:
+            yield "fewer"
+
+
+@seeded(range(150), compared=600, met=300, apart=150)
+def test_no_tail_costs_less_than_its_cost_to_go(seed: int) -> Iterator[str]:
+    graph, rng = small(seed), random.Random(seed)
+    unit = graph.total_cost or 1.0
+    for room in rooms(graph):
+        for first, nodes in tails.tails(graph):
+            tail = tails.costs_to_go(graph, first, nodes, room, Control())
+            if tail is None:
+                continue
+            for kept in some_sets(graph, first, rng):
+                truth = cheapest_end(graph, first, kept, room)
+                chosen = np.array([float(v in kept) for v in range(graph.first_value[first])])
+                assert tail.cost(chosen) * unit <= truth + 1e-9, (seed, room, first, kept)
+                yield "compared"
+                if 0 < truth < math.inf:
+                    yield "apart"
+                if tail.cost(chosen) * unit > truth - 1e-9:
+                    yield "met"
+
+
+@seeded(range(150), compared=400, met=100, inside=100)
+def test_an_inequality_holds_for_all_sets_and_meets_the_one_that_it_is_for(seed: int) -> Iterator[str]:
+    graph, rng = small(seed), random.Random(seed)
+    context = Context(Control.within(60), Highs(), threads=1)
+    for room in rooms(graph):
+        for first, nodes in tails.tails(graph):
+            tail = tails.costs_to_go(graph, first, nodes, room, Control())
+            if tail is None:
+                continue
+            sets = [
+                np.array([float(v in kept) for v in range(graph.first_value[first])])
+                for kept in some_sets(graph, first, rng)
+            ]
+            for kept in (sets[1], sets[2], (sets[0] + sets[1]) / 2):
+                row = tail.inequality(kept, context, Control())
+                assert (row.first, row.nodes) == (first, nodes)
+                says = [row.constant - math.fsum(cost * one[v] for v, cost in row.spared.items()) for one in sets]
+                assert all(said <= tail.cost(one) + 1e-12 for said, one in zip(says, sets, strict=True))
+                yield "compared"
+                if kept is sets[1]:
+                    assert says[1] == pytest.approx(tail.cost(kept), abs=1e-3)
+                    yield "met"
+                elif 0 < row.constant:
+                    yield "inside"
+
+
+@seeded(range(100), compared=150, higher=20)
+def test_a_model_with_costs_to_go_bounds_every_schedule(seed: int) -> Iterator[str]:
+    graph, rng = small(seed), random.Random(seed)
+    context = Context(Control.within(60), Highs(), threads=1)
+    for room in rooms(graph):
+        truth = bruteforce.cheapest(graph, room + graph.fixed_memory)
+        assert truth is not None
+        for first, nodes in tails.tails(graph):
+            tail = tails.costs_to_go(graph, first, nodes, room, Control())
+            if tail is None:
+                continue
+            sets = some_sets(graph, first, rng)
+            rows = [
+                tail.inequality(np.array([float(v in kept) for v in range(graph.first_value[first])]), context, Control())
+                for kept in sets
+            ]
+            more = [(t, t) for t in range(len(graph.nodes)) if rng.random() < 0.3 or t == first]
+            free = stage_cuts.derived_values(graph)
+            bounds = []
+            for to_go in ((), rows):
+                stated = stage_cuts.build(graph, more, room, Control(), derived=free, to_go=to_go)
+                outcome = Highs().solve(Request(stated.model, Control(), gap=1e-9, threads=1))
+                assert outcome.termination is Termination.OPTIMAL
+                assert outcome.objective is not None
+                assert outcome.values is not None
+                assert graph.total_cost * (1 + outcome.objective) <= truth + 1e-6, (seed, room, first)
+                bounds.append(outcome.objective)
+            yield "compared"
+            assert bounds[0] <= bounds[1] + 1e-9
+            if bounds[1] > bounds[0] + 1e-6:
+                yield "higher"
+
+
+def test_the_tail_of_a_network_is_its_first_stage() -> None:
+    """After the first backward node of the first stage nothing of the later stages is read."""
+    graph = build_graph("resnet50")
+    found = tails.tails(graph)
+    assert all(len(nodes) <= 100 for _, nodes in found)
+    assert [first for first, _ in found] == sorted((first for first, _ in found), reverse=True)
+    for first, nodes in found:
+        assert {*range(first, len(graph.nodes))} <= nodes
+        read = {v for j in range(first + 1, len(graph.nodes)) for v in graph.nodes[j].inputs}
+        assert {graph.producer[v] for v in read} <= nodes
