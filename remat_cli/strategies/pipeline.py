@@ -171,8 +171,9 @@ _TAIL = Stage(
     f"{_ROOM}.openers.tails:Tails",
     "searches all states of the end of a training step, which bottleneck stages underrate",
     when=nodes(most=MANY) & TIGHT,
-    share=0.3,
+    share=0.25,
     most_s=60.0,
+    least_s=60.0,  # what it finds takes as long to use; with 30 s the gaps of `inception-v3` and `unet` were larger
     kernels=("states",),
 )
 
@@ -297,7 +298,13 @@ _STARTS = (
     _STAGE_CUTS_LATER,
     replace(_REPAIR, when=nodes(SMALL + 1, LARGE - 1)),
     replace(_REPAIR, name="repair-small", when=nodes(FEW + 1, SMALL), share=0.1),  # cuts need the time
-    replace(_TAIL, name="tail-end", why="gives the incumbent a cheaper end", when=nodes(most=MANY) & TIGHT & SCHEDULE),
+    replace(
+        _TAIL,
+        name="tail-end",
+        why="gives the incumbent a cheaper end",
+        when=nodes(most=MANY) & TIGHT & SCHEDULE,
+        least_s=0.0,
+    ),
     Stage(
         "cover-bound",
         f"{_BOUND}:CoverBound",
@@ -342,6 +349,7 @@ _INSIDE_STAGE_CUTS = Stage(
 )
 """Closes `checkmate/unet` and `checkmate/vgg_unet` at the least budgets that work (``tight``)."""
 
+
 def exact(depth: float = 0.0) -> tuple[Stage, ...]:
     """The retention MILP: schedules over a support, and proofs.
 
@@ -370,7 +378,7 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
         _ANNEALING_FIRST,
         _INSIDE_STAGE_CUTS,
         replace(_REPAIR, name=f"repair-{depth or _DEPTH:g}"),
-        replace(_TAIL, name="tail-end-again", why="as before", when=nodes(most=MANY) & TIGHT & SCHEDULE),
+        replace(_TAIL, name="tail-end-again", why="as before", when=nodes(most=MANY) & TIGHT & SCHEDULE, least_s=0.0),
         Stage(
             "in-stage-proof",
             _INSIDE,

@@ -42,10 +42,12 @@ _COARSE_SHARE = 0.4
 """Share of the time for coarse states. Untuned."""
 _COARSE_BYTES, _MOST_BYTES = 600_000_000, 600_000_000
 """Memory for coarse states and for others: about 4 million each."""
-_RANGE = 0.03
+_RANGE = 0.02
 """Costs to go are searched up to the least one and so much more, as a share of C0. Untuned."""
 _SPARED = 1e-4
 """How much less the weights of an inequality count than its constant, so that they are as small as may be."""
+_FAR = 5e-3
+"""By how much a solution must underrate a tail for that to be worth a search, as a share of C0. Untuned."""
 _ENDS_SHARE = 0.3
 """Share of the time for ends. Untuned."""
 _MOST_ENDS = 2_000
@@ -122,6 +124,27 @@ class End:
 
 
 @dataclass(slots=True)
+class LastSolution:
+    """The last solution of a model of bottleneck stages, which may exceed the budget.
+
+    Attributes:
+        incumbent: For what.
+        computes: Its schedule; empty if there is none yet.
+    """
+
+    incumbent: Incumbent
+    computes: Sequence[int] = ()
+
+    def underrates(self, tail: Tail) -> bool:
+        """Whether it recomputes for less after the tail begins than every schedule."""
+        paid, graph = 0.0, self.incumbent.graph
+        if self.computes:
+            begin = self.computes.index(tail.first) + 1
+            paid = cost_of(graph, self.computes[begin:]) - cost_of(graph, range(tail.first + 1, len(graph.nodes)))
+        return len(tail.costs) > 0 and paid < (tail.costs[0] - _FAR) * graph.total_cost
+
+
+@dataclass(slots=True)
 class Tails(Engine):
     """Searches the states of the tail of a graph, once, and gives the incumbent a cheaper end.
 
@@ -146,7 +169,10 @@ class Tails(Engine):
         return False
 
     def _search(self, control: Control) -> None:
-        """Search longer and longer tails, until memory or time is up, and keep the longest; then search its ends."""
+        """Search longer and longer tails, until memory or time is up, and keep the longest; then search its ends.
+
+        They are left to models of bottleneck stages if these do not underrate them.
+        """
         incumbent, longest, clock = self.incumbent, None, control.part(1 - _ENDS_SHARE)
         room = incumbent.budget_bytes - incumbent.graph.fixed_memory
         for first, nodes in tails(incumbent.graph):
@@ -158,7 +184,7 @@ class Tails(Engine):
             if math.isinf(tail.most):
                 incumbent.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
                 return
-            if len(tail.costs):
+            if incumbent.shared(LastSolution).underrates(tail):
                 self.found, longest = tail, part
             if not tail.ended:
                 break
@@ -265,9 +291,7 @@ class Part:
     @property
     def free(self) -> list[bool]:
         """Whether each value is small and made in the tail, or by another node."""
-        return [
-            not early and size < _SMALL * self.room for early, size in zip(self.early, self.part.size, strict=True)
-        ]
+        return [not early and size < _SMALL * self.room for early, size in zip(self.early, self.part.size, strict=True)]
 
     @property
     def least_left(self) -> int:
