@@ -191,9 +191,10 @@ def _before(graph: Arrays, s: States, at: int, k: int, least_left: int) -> bool:
 def _expected(graph: Arrays, s: States, at: int, k: int, last: bool, coarse: Coarse) -> float:
     """A bound on what comes before the state written by :func:`_before`: that of its image, or that of ``at``."""
     n, key, other = len(graph.cost), s.key[s.totals[0]], coarse.scratch
-    inherited = s.ahead[at] if last else max(0.0, s.ahead[at] - graph.cost[k])
+    after = float(s.ahead[at])
+    expected = after if last else max(0.0, after - graph.cost[k])
     if len(coarse.image) == 0:
-        return inherited
+        return expected
     for w in range(len(other)):
         other[w] = key[w] & coarse.nodes[w]
     for v in range(len(coarse.image)):
@@ -202,12 +203,12 @@ def _expected(graph: Arrays, s: States, at: int, k: int, last: bool, coarse: Coa
             other[bit // WORD] |= np.int64(1) << np.int64(bit % WORD)
     found = coarse.table[_place(coarse.table, coarse.key, other)]
     if found >= 0:
-        return max(inherited, coarse.ahead[found])
-    # The image of the state before has no value less: what comes before it costs no less than before ``at``.
+        return max(expected, float(coarse.ahead[found]))
+    # If the image of the state before has no value less, what comes before it costs no less than before ``at``.
     for v in range(graph.first_value[k], graph.first_value[k + 1]):
         if coarse.image[v] >= 0 and _has(s.key[at], n + v) and not _has(other, coarse.image[v]):
-            return inherited
-    return s.ahead[at]
+            return expected
+    return after
 
 
 @inner

@@ -157,7 +157,9 @@ def coarse_states(
     from remat_cli.kernels.states import EXHAUSTED, FULL, PAUSED, enter, explore, settle
 
     none = np.zeros(0, dtype=np.int64)
-    states = _last(graph, in_order=True)._replace(cost=np.zeros(0), following=none, step=none, queue=none, price=none)
+    states = _last(graph, in_order=True)._replace(
+        cost=np.zeros(0), following=none, step=none, queue=none, price=np.zeros(0)
+    )
     starts, edges = np.zeros(_FEW_STATES + 1, dtype=np.int64), np.zeros(_EDGES * _FEW_STATES, dtype=np.int64)
     enter(states, 0.0)
     arrays, end = arrays_of(graph), PAUSED

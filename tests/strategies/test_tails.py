@@ -1,4 +1,4 @@
-"""Costs to go: the states of a tail, and the inequalities from them, against an exhaustive search from its beginning."""
+"""Costs to go: states of a tail, and the inequalities from them, against an exhaustive search from its beginning."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from remat_cli.graph.analysis import no_remat_peak, working_set, working_sets
 from remat_cli.graph.model import Graph
 from remat_cli.graph.standing import coarse, derived
 from remat_cli.milp import stage_cuts
-from remat_cli.plan.derive import peak
-from remat_cli.plan.liveness import cost_of
+from remat_cli.plan.derive import derive, peak
+from remat_cli.plan.liveness import cost_of, heights
+from remat_cli.plan.replay import replay
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
 from remat_cli.strategies.base import Context
@@ -76,7 +77,7 @@ def cheapest_end(graph: Graph, first: int, kept: frozenset[int], room: int) -> f
             heapq.heappush(queue, (cost, done, tuple(sorted(memory - {v}))))
         for i in range(min(done + 1, n)):
             node, after = graph.nodes[i], memory.union(graph.values_of(i))
-            if i < done and not node.recompute or not memory.issuperset(node.inputs):
+            if (i < done and not node.recompute) or not memory.issuperset(node.inputs):
                 continue
             if sum(graph.size[v] for v in after) + node.workspace <= room:
                 added = node.cost if i < done else 0.0
@@ -186,7 +187,7 @@ def test_an_inequality_holds_for_all_sets_and_meets_the_one_that_it_is_for(seed:
                 if kept is sets[1]:
                     assert says[1] == pytest.approx(tail.cost(kept), abs=1e-3)
                     yield "met"
-                elif 0 < row.constant:
+                elif row.constant > 0:
                     yield "inside"
 
 
@@ -224,6 +225,31 @@ def test_a_model_with_costs_to_go_bounds_every_schedule(seed: int) -> Iterator[s
             assert bounds[0] <= bounds[1] + 1e-9
             if bounds[1] > bounds[0] + 1e-6:
                 yield "higher"
+
+
+@seeded(range(100), ends=400, dear=150)
+def test_an_end_completes_every_schedule_that_keeps_what_it_needs(seed: int) -> Iterator[str]:
+    graph = small(seed)
+    for room in rooms(graph):
+        for first, nodes in tails.tails(graph):
+            part = tails.Part.of(graph, first, nodes, room, Control())
+            if part is None:
+                continue
+            tail = part.tail(Control())
+            for end in part.ends(Control())[:20]:
+                whole = (*range(first + 1), *end.computes)
+                assert not replay(graph, derive(graph, whole)).findings
+                assert max(heights(graph, whole)[first + 1 :]) <= room + graph.fixed_memory
+                assert cost_of(graph, whole) - graph.total_cost == pytest.approx(end.cost)
+                there = set(end.kept)
+                for i in end.computes:
+                    assert there.issuperset(graph.nodes[i].inputs)
+                    there.update(graph.values_of(i))
+                kept = np.array([float(v in end.kept) for v in range(graph.first_value[first])])
+                assert tail.cost(kept) * (graph.total_cost or 1.0) <= end.cost + 1e-9
+                yield "ends"
+                if end.cost > 0:
+                    yield "dear"
 
 
 def test_the_tail_of_a_network_is_its_first_stage() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.induced import induced
 from remat_cli.graph.model import Graph
 from remat_cli.graph.standing import NEGLIGIBLE_COST, coarse, derived
-from remat_cli.kernels.compiling import wait
 from remat_cli.milp.stage_cuts import CostToGo
 from remat_cli.mip import Bools, Builder, Floats, Ints, linear
 from remat_cli.plan.derive import peak
