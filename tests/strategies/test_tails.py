@@ -227,7 +227,7 @@ def test_a_model_with_costs_to_go_bounds_every_schedule(seed: int) -> Iterator[s
                 yield "higher"
 
 
-@seeded(range(100), ends=400, dear=150)
+@seeded(range(150), ends=150, dear=120)
 def test_an_end_completes_every_schedule_that_keeps_what_it_needs(seed: int) -> Iterator[str]:
     graph = small(seed)
     for room in rooms(graph):
