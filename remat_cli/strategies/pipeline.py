@@ -176,6 +176,15 @@ _TAIL = Stage(
     least_s=60.0,  # what it finds takes as long to use; with 30 s the gaps of `inception-v3` and `unet` were larger
     kernels=("states",),
 )
+_TAIL_END = replace(
+    _TAIL,
+    name="tail-end",
+    why="gives the incumbent a cheaper end",
+    options={"search": False},
+    when=_TAIL.when & SCHEDULE,
+    least_s=0.0,
+    kernels=(),
+)
 
 _STARTS = (
     Stage(
@@ -298,13 +307,7 @@ _STARTS = (
     _STAGE_CUTS_LATER,
     replace(_REPAIR, when=nodes(SMALL + 1, LARGE - 1)),
     replace(_REPAIR, name="repair-small", when=nodes(FEW + 1, SMALL), share=0.1),  # cuts need the time
-    replace(
-        _TAIL,
-        name="tail-end",
-        why="gives the incumbent a cheaper end",
-        when=nodes(most=MANY) & TIGHT & SCHEDULE,
-        least_s=0.0,
-    ),
+    _TAIL_END,
     Stage(
         "cover-bound",
         f"{_BOUND}:CoverBound",
@@ -378,7 +381,7 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
         _ANNEALING_FIRST,
         _INSIDE_STAGE_CUTS,
         replace(_REPAIR, name=f"repair-{depth or _DEPTH:g}"),
-        replace(_TAIL, name="tail-end-again", why="as before", when=nodes(most=MANY) & TIGHT & SCHEDULE, least_s=0.0),
+        replace(_TAIL_END, name="tail-end-again"),
         Stage(
             "in-stage-proof",
             _INSIDE,

@@ -117,13 +117,6 @@ class StageCuts(Engine):
         large = [size for size in working_sets(self.incumbent.graph) if size >= _TIGHT_SHARE * self.room]
         self.tight = len(large) >= _TIGHT_STAGES
 
-    def _begin_at(self, stage: int) -> None:
-        """Start again with the cut at ``stage`` alone."""
-        self.cuts, self.added, self.took_s = [(stage, stage)], {}, 0.0
-        self.spanned = self.exact = False
-        if not self.small:
-            self.seen.clear()
-
     def work(self) -> bool:
         """Solve until a schedule fits, or nothing is left to try."""
         incumbent = self.incumbent
@@ -143,8 +136,8 @@ class StageCuts(Engine):
             return None
         incumbent.report("cutting")
         tail = tails_of(incumbent).found
-        if tail is not None and (tail.first, tail.first) not in self.added:
-            self._begin_at(tail.first)
+        if tail is not None:
+            self.cuts = sorted({*self.cuts, (tail.first, tail.first)})
         whole = incumbent.budget_bytes - graph.fixed_memory
         needed = max(working_set(graph, t) for t, i in self.cuts if t == i)
         if needed > self.room:
@@ -160,7 +153,7 @@ class StageCuts(Engine):
         if self.underrated and self.took_s < _LONG_S:
             return computes
         over = self._over(computes)
-        # What a solution does in its tail says little: its cost to go counts.
+        # Of the tail the costs to go say more than further cuts would.
         before_tail = [step for step in over if tail is not None and step[1] <= tail.first]
         if self._see(before_tail or over):
             self.exact = False

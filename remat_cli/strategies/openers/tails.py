@@ -45,12 +45,12 @@ _RANGE = 0.02
 """Costs to go are searched up to the least one and so much more, as a share of C0. Untuned."""
 _SPARED = 1e-4
 """How much less the weights of an inequality count than its constant, so that they are as small as may be."""
-_FAR = 5e-3
+_FAR = 1e-3
 """By how much a solution must underrate a tail for that to be worth a search, as a share of C0. Untuned."""
 _ENDS_SHARE = 0.3
 """Share of the time for ends. Untuned."""
 _MOST_ENDS = 2_000
-"""Ends to try for one schedule: about a second."""
+"""Ends to keep; trying them takes a few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,9 @@ class Tails(Engine):
     ends: Sequence[End] = ()
     searched: bool = False
 
-    def work(self) -> bool:
-        """Search, if that was not done; then improve the incumbent."""
-        if not self.searched:
+    def work(self, search: bool = True) -> bool:
+        """Improve the incumbent; before that, unless it was done or is not to be done, ``search``."""
+        if search and not self.searched:
             self.searched = True
             self._search(self.incumbent.context.control)
         computes = self.incumbent.computes
@@ -200,6 +200,8 @@ class Tails(Engine):
             return None
         graph, begin = self.incumbent.graph, tuple(computes[: computes.index(self.found.first) + 1])
         for end in self.ends:
+            if self.incumbent.context.control.stopping():
+                break
             whole = (*begin, *end.computes)
             if kept is not None:
                 if end.kept <= kept:
