@@ -144,12 +144,12 @@ class CutModel:
 
         A derived value without S is there if the value that it is made of is.
         """
-        kept, again = self.column(span[0], v), self.again(span, self.graph.producer[self.stated(span[0], v)])
+        kept, again = self.column(span[0], v), self.again(span, self.graph.producer[self.representative(span[0], v)])
         if kept is None:
             return None
         return [(1.0, kept)] if again is None else [(1.0, kept), (1.0, again)]
 
-    def stated(self, k: int, v: int) -> int:
+    def representative(self, k: int, v: int) -> int:
         """Value v, or the one that it is derived from and that stands for it at cut k."""
         while (k, v) in self.omitted:
             (v,) = self.graph.nodes[self.graph.producer[v]].inputs
@@ -157,7 +157,7 @@ class CutModel:
 
     def column(self, k: int, v: int) -> int | None:
         """Column of S for value v at cut k, or for the one that stands for it; None if v is made after it."""
-        return self.kept.get((k, self.stated(k, v)))
+        return self.kept.get((k, self.representative(k, v)))
 
     def paid_to_go(self, values: Floats) -> float:
         """What a solution ``values: float64[columns]`` pays for the tail; 0 if no costs to go are stated."""

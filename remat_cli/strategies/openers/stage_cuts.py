@@ -27,7 +27,7 @@ from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.engine import Engine, engine_at
 from remat_cli.strategies.incumbent import Incumbent
-from remat_cli.strategies.openers.tails import LastSolution, tails_of
+from remat_cli.strategies.openers.tails import tails_of
 from remat_cli.strategies.retention.proof import confirmed
 from remat_cli.tolerances import CUTS_GAP
 
@@ -295,7 +295,6 @@ class StageCuts(Engine):
         if (ended := self._see_tail(stated, outcome.values, control)) is not None:
             self.incumbent.propose(ended)
         computes = stated.computes(outcome.values)
-        self.incumbent.shared(LastSolution).computes = computes
         self.incumbent.propose(computes)
         return computes if outcome.termination is Termination.OPTIMAL else None
 

@@ -45,8 +45,6 @@ _RANGE = 0.02
 """Costs to go are searched up to the least one and so much more, as a share of C0. Untuned."""
 _SPARED = 1e-4
 """How much less the weights of an inequality count than its constant, so that they are as small as may be."""
-_FAR = 1e-3
-"""By how much a solution must underrate a tail for that to be worth a search, as a share of C0. Untuned."""
 _ENDS_SHARE = 0.3
 """Share of the time for ends. Untuned."""
 _MOST_ENDS = 2_000
@@ -123,27 +121,6 @@ class End:
 
 
 @dataclass(slots=True)
-class LastSolution:
-    """The last solution of a model of bottleneck stages, which may exceed the budget.
-
-    Attributes:
-        incumbent: For what.
-        computes: Its schedule; empty if there is none yet.
-    """
-
-    incumbent: Incumbent
-    computes: Sequence[int] = ()
-
-    def underrates(self, tail: Tail) -> bool:
-        """Whether it recomputes for less after the tail begins than every schedule."""
-        paid, graph = 0.0, self.incumbent.graph
-        if self.computes:
-            begin = self.computes.index(tail.first) + 1
-            paid = cost_of(graph, self.computes[begin:]) - cost_of(graph, range(tail.first + 1, len(graph.nodes)))
-        return len(tail.costs) > 0 and paid < (tail.costs[0] - _FAR) * graph.total_cost
-
-
-@dataclass(slots=True)
 class Tails(Engine):
     """Searches the states of the tail of a graph, once, and gives the incumbent a cheaper end.
 
@@ -168,10 +145,7 @@ class Tails(Engine):
         return False
 
     def _search(self, control: Control) -> None:
-        """Search longer and longer tails, until memory or time is up, and keep the longest; then search its ends.
-
-        They are left to models of bottleneck stages if these do not underrate them.
-        """
+        """Search longer and longer tails, until memory or time is up, and keep the longest; then search its ends."""
         incumbent, longest, clock = self.incumbent, None, control.part(1 - _ENDS_SHARE)
         room = incumbent.budget_bytes - incumbent.graph.fixed_memory
         for first, nodes in tails(incumbent.graph):
@@ -183,7 +157,7 @@ class Tails(Engine):
             if math.isinf(tail.most):
                 incumbent.raise_bound(Bound(math.inf, Scope.DOCUMENT_ORDER))
                 return
-            if incumbent.shared(LastSolution).underrates(tail):
+            if len(tail.costs):
                 self.found, longest = tail, part
             if not tail.ended:
                 break
@@ -317,7 +291,7 @@ class Part:
         graph, numbers = coarse(self.part, [None if free[v] else v for v in range(len(free))])
         place = {number: v for v, number in enumerate(numbers) if number >= 0}
         search = self.search(graph, np.array([self.image[place[v]] for v in range(len(graph.size))], dtype=np.int64))
-        unit = self.part.total_cost / (self.graph.total_cost or 1.0)
+        unit = (self.part.total_cost or 1.0) / (self.graph.total_cost or 1.0)
         sets: list[list[int]] = []
         costs: list[float] = []
         while (at := search.next(control)) is not None:
