@@ -28,6 +28,7 @@ from remat_cli.strategies.overlapping.walker import Walker as OverlappingWalker
 from remat_cli.strategies.repeated.bound import bound_of
 from remat_cli.strategies.repeated.levels import Spine, levels_of
 from remat_cli.strategies.repeated.reachability import Reachability
+from remat_cli.strategies.states import coarse_states
 from remat_cli.zoo.registry import build_graph
 
 
@@ -51,6 +52,7 @@ def test_every_entry_is_called_with_the_types_of_its_annotations():
     Pricing.of(graph, budget // 2).round(1.0, 0.5, 0.1)
     anneal.anneal(anneal.Problem.of(graph), range(len(graph.nodes)), budget // 2, 10, 1)
     cheapest_in_any_order(graph, budget, Control(), ceiling=np.inf, most_bytes=0)
+    assert coarse_states(build_graph("linear{n=5}"), 5, Control(), least_left=0, most_bytes=2**24) is not None
     wanted = np.zeros(len(graph.size), dtype=np.bool_)
     Network.of(graph, budget).choose(Question(wanted, np.ones(len(graph.size)), len(graph.nodes)), 0.1)
     square, line = np.zeros((3, 3), dtype=np.int64), np.zeros(3, dtype=np.int64)
