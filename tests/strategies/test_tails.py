@@ -94,6 +94,14 @@ def some_sets(graph: Graph, first: int, rng: random.Random) -> Iterator[frozense
         yield frozenset(v for v in values if rng.random() < 0.6)
 
 
+def parts(graph: Graph, room: int) -> Iterator[tuple[int, frozenset[int], tails.Part]]:
+    """The tails of a graph in which something must be recomputed: the first node, the nodes, and the tail."""
+    for first, nodes in tails.tails(graph):
+        part = tails.Part.of(graph, first, nodes, room, Control())
+        if part is not None:
+            yield first, nodes, part
+
+
 @seeded(range(60), compared=150, apart=60, impossible=20)
 def test_in_document_order_it_finds_the_cheapest_schedule(seed: int) -> Iterator[str]:
     graph = small(seed)
@@ -164,10 +172,7 @@ def test_no_tail_costs_less_than_its_cost_to_go(seed: int) -> Iterator[str]:
     graph, rng = small(seed), random.Random(seed)
     unit = graph.total_cost or 1.0
     for room in rooms(graph):
-        for first, nodes in tails.tails(graph):
-            part = tails.Part.of(graph, first, nodes, room, Control())
-            if part is None:
-                continue
+        for first, _, part in parts(graph, room):
             tail = part.tail(Control())
             for kept in some_sets(graph, first, rng):
                 truth = cheapest_end(graph, first, kept, room)
@@ -185,10 +190,7 @@ def test_an_inequality_holds_for_all_sets_and_meets_the_one_that_it_is_for(seed:
     graph, rng = small(seed), random.Random(seed)
     context = Context(Control.within(60), Highs(), threads=1)
     for room in rooms(graph):
-        for first, nodes in tails.tails(graph):
-            part = tails.Part.of(graph, first, nodes, room, Control())
-            if part is None:
-                continue
+        for first, nodes, part in parts(graph, room):
             tail = part.tail(Control())
             sets = [
                 np.array([float(v in kept) for v in range(graph.first_value[first])])
@@ -215,10 +217,7 @@ def test_a_model_with_costs_to_go_bounds_every_schedule(seed: int) -> Iterator[s
     for room in rooms(graph):
         truth = bruteforce.cheapest(graph, room + graph.fixed_memory)
         assert truth is not None
-        for first, nodes in tails.tails(graph):
-            part = tails.Part.of(graph, first, nodes, room, Control())
-            if part is None:
-                continue
+        for first, _, part in parts(graph, room):
             tail = part.tail(Control())
             sets = some_sets(graph, first, rng)
             rows = [
@@ -248,10 +247,7 @@ def test_a_model_with_costs_to_go_bounds_every_schedule(seed: int) -> Iterator[s
 def test_an_end_completes_every_schedule_that_keeps_what_it_needs(seed: int) -> Iterator[str]:
     graph = small(seed)
     for room in rooms(graph):
-        for first, nodes in tails.tails(graph):
-            part = tails.Part.of(graph, first, nodes, room, Control())
-            if part is None:
-                continue
+        for first, _, part in parts(graph, room):
             tail = part.tail(Control())
             for end in part.ends(Control())[:20]:
                 whole = (*range(first + 1), *end.computes)
