@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from remat_cli.graph.analysis import working_set
 from remat_cli.graph.model import Graph
 
-NEGLIGIBLE_COST = 3e-3
-"""Share of C0 that a node costs at most whose value another one stands for. Untuned."""
 
+def standing(graph: Graph, free: Sequence[bool], derived: AbstractSet[int]) -> list[int | None]:
+    """For every value the one that stands for it: itself, the one that it is ``derived`` from, or None if ``free``.
 
-def derived(graph: Graph, free: Sequence[bool]) -> list[int | None]:
-    """For every value the one that stands for it: itself, the one that it is made of, or None if it is ``free``.
-
-    A value is made of another one if its node reads nothing else, makes nothing else, costs next to nothing, and the
-    other value is no larger.
+    A derived value is made of a single one, which is no larger (see ``milp/stage_cuts``).
     """
     found: list[int | None] = []
     for v, i in enumerate(graph.producer):
-        node, by = graph.nodes[i], None if free[v] else v
-        cheap = node.recompute and node.cost <= NEGLIGIBLE_COST * graph.total_cost
-        if by is not None and cheap and len(node.inputs) == len(node.outputs) == 1:
-            root = found[node.inputs[0]]
-            by = v if root is None or graph.size[root] > graph.size[v] else root
-        found.append(by)
+        root = found[graph.nodes[i].inputs[0]] if v in derived else None
+        found.append(None if free[v] else v if root is None else root)
     return found
 
 

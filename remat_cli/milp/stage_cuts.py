@@ -231,12 +231,12 @@ class CutModel:
         return sorted(chosen)
 
 
-def derived_values(graph: Graph) -> frozenset[int]:
-    """The values that one node makes from one value that is no larger, at next to no cost."""
+def derived_values(graph: Graph, most: float = _NEGLIGIBLE_COST) -> frozenset[int]:
+    """The values that one node makes from one value that is no larger, for at most this share of C0."""
     found: set[int] = set()
     for i, node in enumerate(graph.nodes):
         made, read = graph.values_of(i), set(node.inputs)
-        if node.recompute and len(made) == len(read) == 1 and node.cost <= _NEGLIGIBLE_COST * graph.total_cost:
+        if node.recompute and len(made) == len(read) == 1 and node.cost <= most * graph.total_cost:
             found.update(v for v in made for u in read if graph.size[u] <= graph.size[v])
     return frozenset(found)
 

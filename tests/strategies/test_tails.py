@@ -17,7 +17,7 @@ from seeded import seeded
 from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak, working_set, working_sets
 from remat_cli.graph.model import Graph, Node
-from remat_cli.graph.standing import coarse, derived
+from remat_cli.graph.standing import coarse, standing
 from remat_cli.milp import stage_cuts
 from remat_cli.plan.derive import derive, peak
 from remat_cli.plan.liveness import cost_of, heights
@@ -127,7 +127,8 @@ def test_in_document_order_it_finds_the_cheapest_schedule(seed: int) -> Iterator
 def test_states_of_a_coarse_graph_change_no_result_and_save_states(seed: int) -> Iterator[str]:
     graph, rng = small(seed), random.Random(seed)
     for room in rooms(graph):
-        by = derived(graph, [rng.random() < 0.2 for _ in graph.size])
+        free = [rng.random() < 0.2 for _ in graph.size]
+        by = standing(graph, free, stage_cuts.derived_values(graph, 3e-3))
         other, image = coarse(graph, by)
         assert working_sets(other) == working_sets(graph)
         bounds = coarse_states(other, room, Control(), least_left=0, most_bytes=2**30)
@@ -160,7 +161,7 @@ def test_no_value_is_represented_by_a_larger_one(made: int, by: list[int]) -> No
         Node("d", 1.0, (1, 2), (1,)),
     )
     graph = Graph("represented", nodes, (3,))
-    assert derived(graph, [False] * 4) == by
+    assert standing(graph, [False] * 4, stage_cuts.derived_values(graph)) == by
     search = Search.of(coarse(graph, by)[0], 10 + made, in_order=True, ceiling=math.inf, most_bytes=2**20)
     at = search.next(Control())
     assert at is not None

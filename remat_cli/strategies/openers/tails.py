@@ -20,8 +20,8 @@ from remat_cli.control import Control
 from remat_cli.graph.analysis import no_remat_peak
 from remat_cli.graph.induced import induced
 from remat_cli.graph.model import Graph
-from remat_cli.graph.standing import NEGLIGIBLE_COST, coarse, derived
-from remat_cli.milp.stage_cuts import CostToGo
+from remat_cli.graph.standing import coarse, standing
+from remat_cli.milp.stage_cuts import CostToGo, derived_values
 from remat_cli.mip import Bools, Builder, Floats, Ints, linear
 from remat_cli.plan.derive import peak
 from remat_cli.plan.liveness import cost_of
@@ -37,6 +37,9 @@ _MOST_NODES = 100
 _SMALL = 0.1
 """Values made in the tail count from this share of the room on. With smaller ones, the tail of `checkmate/ResNet50` has
 over 30 million coarse states instead of 2 million (by hand)."""
+_NEGLIGIBLE = 3e-3
+"""Share of the tail's cost that a node costs at most whose value another one stands for, or that ends may recompute.
+With 1e-3 some normalisations of `checkmate/ResNet50` count, and its tail has over 4 million coarse states (by hand)."""
 _COARSE_SHARE = 0.4
 """Share of the time for coarse states. Untuned."""
 _COARSE_BYTES, _MOST_BYTES = 600_000_000, 600_000_000
@@ -252,7 +255,7 @@ class Part:
         number = {node.id: i for i, node in enumerate(graph.nodes)}
         numbers = tuple(number.get(node.id, -1) for node in part.nodes)
         made = cls(graph, first, nodes, room, part, values, numbers, np.zeros(0, dtype=np.int64), None)
-        other, image = coarse(part, derived(part, made.free))
+        other, image = coarse(part, standing(part, made.free, derived_values(part, _NEGLIGIBLE)))
         bounds = coarse_states(
             other, room, control.part(_COARSE_SHARE), least_left=made.least_left, most_bytes=_COARSE_BYTES
         )
@@ -309,7 +312,7 @@ class Part:
 
     def ends(self, control: Control) -> list[End]:
         """The cheapest ends that recompute no source, and no node but the cheap ones from the first node on."""
-        most = NEGLIGIBLE_COST * self.part.total_cost
+        most = _NEGLIGIBLE * self.part.total_cost
         once = [i < 0 or (i >= self.first and self.graph.nodes[i].cost > most) for i in self.numbers]
         pairs = zip(self.part.nodes, once, strict=True)
         nodes = (replace(node, recompute=node.recompute and not one) for node, one in pairs)
