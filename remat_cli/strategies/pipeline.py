@@ -171,7 +171,7 @@ _TAIL = Stage(
     f"{_ROOM}.openers.tails:Tails",
     "searches all states of the end of a training step, which bottleneck stages underrate",
     when=nodes(most=MANY) & TIGHT,
-    share=0.25,
+    share=0.35,
     most_s=60.0,
     least_s=60.0,  # what it finds takes as long to use; with 30 s the gaps of `inception-v3` and `unet` were larger
     kernels=("states",),
@@ -186,6 +186,17 @@ _TAIL_END = replace(
     kernels=(),
 )
 
+_UNREACHABLE = Stage(
+    "unreachable",
+    f"{_ROOM}.repeated.reachability:Unreachable",
+    "proves that nothing fits, from a part of the graph",
+    when=nodes(FEW + 1, VAST - 1) & NO_SCHEDULE,
+    until=Verdict.IMPOSSIBLE,
+    share=0.15,
+    most_s=20.0,
+    kernels=("reaching",),
+)
+
 _STARTS = (
     Stage(
         "blocks-tight",
@@ -196,15 +207,12 @@ _STARTS = (
         most_s=20.0,
         kernels=("repeated", "flow"),
     ),
-    Stage(
-        "unreachable",
-        f"{_ROOM}.repeated.reachability:Unreachable",
-        "proves that nothing fits, from a part of the graph",
-        when=nodes(FEW + 1, VAST - 1) & NO_SCHEDULE,
-        until=Verdict.IMPOSSIBLE,
-        share=0.15,
-        most_s=20.0,
-        kernels=("reaching",),
+    replace(
+        _UNREACHABLE,
+        name="unreachable-first",
+        why="proves within a second or two that nothing fits, from a part of the graph",
+        share=0.02,
+        most_s=2.0,
     ),
     Stage("quick-bound", f"{_BOUND}:QuickBound", "a bound in a second, however large the graph", share=0.1, most_s=3.0),
     replace(
@@ -233,7 +241,7 @@ _STARTS = (
         "compile",
         _LOOPS,
         "compiles inner loops beside the search, in the first run after an installation",
-        options={"groups": ("flow", "pricing", "annealing", "repeated")},
+        options={"groups": ("flow", "pricing", "annealing", "repeated", "states")},
         when=nodes(FEW + 1),
     ),
     replace(
@@ -244,6 +252,7 @@ _STARTS = (
         until=Verdict.SETTLED,
         most_s=4.0,
     ),
+    _UNREACHABLE,
     _SQUEEZE,
     replace(_SERVED_LEVELS, name="served-levels-tight", when=nodes(LARGE) & FRESH & TIGHT, share=0.6),
     Stage(
