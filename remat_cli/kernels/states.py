@@ -20,6 +20,8 @@ PAUSED, FULL, EXHAUSTED = -1, -2, -3
 """Why :func:`search` came back without a schedule."""
 _FACTORS = 0x2545F4914F6CDD1D, 0x1B873593CC9E2D51
 """Odd numbers that spread the bits of a hash."""
+_TAG, _LOW = 0x7FFFFFFF << 32, 0xFFFFFFFF
+"""The bits of an entry of a hash table: a part of the hash, and the number of a state."""
 
 
 class States(NamedTuple):
@@ -37,7 +39,7 @@ class States(NamedTuple):
         following: int64[size], the state after it, -1 if it is the last.
         step: int64[size], the node computed between the two.
         done: bool[size], whether what may come before it has been looked at.
-        table: int64[a power of 2], a hash table: states by their bits, -1 where there is none.
+        table: int64[a power of 2], a hash table of the states by their bits, see :func:`_entry`; -1 where there is none.
         queue: int64[entries], a heap: states by their price, with entries for earlier, higher prices of some.
         price: float64[entries], the price of each entry.
         level: int64[n], bytes needed before each node if it comes next, -1 if it cannot.
@@ -98,24 +100,42 @@ def _meet(first: Any, second: Any) -> bool:
 
 
 @inner
-def _place(table: Ints, keys: Any, key: Any) -> int:
-    """The place of a state in a hash table of the states ``keys``, or the empty one for it."""
+def _hash(key: Any) -> int:
     hashed = np.int64(0)
     for w in range(len(key)):
         hashed = (hashed ^ key[w]) * np.int64(_FACTORS[0])
-        hashed ^= (hashed >> np.int64(32)) & np.int64(0xFFFFFFFF)
+        hashed ^= (hashed >> np.int64(32)) & np.int64(_LOW)
     hashed *= np.int64(_FACTORS[1])
-    hashed ^= (hashed >> np.int64(29)) & np.int64(0x7FFFFFFFF)
+    return int(hashed ^ ((hashed >> np.int64(29)) & np.int64(0x7FFFFFFFF)))
+
+
+@inner
+def _entry(hashed: int, state: int) -> int:
+    """The entry for a state in a hash table: a part of its hash, which nearly all other states lack, and its number."""
+    return int((np.int64(hashed) & np.int64(_TAG)) | np.int64(state))
+
+
+@inner
+def _place(table: Ints, keys: Any, key: Any, hashed: int) -> int:
+    """The place of a state in a hash table of the states ``keys``, or the empty one for it."""
     mask = len(table) - 1
-    place = int(hashed) & mask
+    place, tag = int(hashed) & mask, np.int64(hashed) & np.int64(_TAG)
     while table[place] >= 0:
-        other, same = keys[table[place]], True
-        for w in range(len(key)):
-            same = same and other[w] == key[w]
-        if same:
-            break
+        if table[place] & np.int64(_TAG) == tag:
+            other, same = keys[table[place] & np.int64(_LOW)], True
+            for w in range(len(key)):
+                same = same and other[w] == key[w]
+            if same:
+                break
         place = (place + 1) & mask
     return place
+
+
+@inner
+def _known(table: Ints, keys: Any, key: Any) -> int:
+    """The number of a state in a hash table, -1 if it is not there."""
+    entry = table[_place(table, keys, key, _hash(key))]
+    return int(entry & np.int64(_LOW)) if entry >= 0 else -1
 
 
 @inner
@@ -201,7 +221,7 @@ def _expected(graph: Arrays, s: States, at: int, k: int, last: bool, coarse: Coa
         bit = coarse.image[v]
         if bit >= 0 and _has(key, n + v):
             other[bit // WORD] |= np.int64(1) << np.int64(bit % WORD)
-    found = coarse.table[_place(coarse.table, coarse.key, other)]
+    found = _known(coarse.table, coarse.key, other)
     if found >= 0:
         return max(expected, float(coarse.ahead[found]))
     # If the image of the state before has no value less, what comes before it costs no less than before ``at``.
@@ -225,15 +245,17 @@ def _reach(
         cost += graph.cost[k]
     if cost >= ceiling:
         return
-    place = _place(s.table, s.key, s.key[fresh])
-    state = s.table[place]
+    hashed = _hash(s.key[fresh])
+    place = _place(s.table, s.key, s.key[fresh], hashed)
+    state = int(s.table[place] & np.int64(_LOW)) if s.table[place] >= 0 else -1
     if state >= 0 and s.cost[state] <= cost:
         return
     ahead = _expected(graph, s, at, k, last, coarse)
     if state < 0:
         if cost + ahead >= ceiling:
             return
-        state = s.table[place] = fresh
+        state = fresh
+        s.table[place] = _entry(hashed, fresh)
         s.totals[0] += 1
         s.held[state], s.left[state], s.ahead[state] = s.level[k], left, ahead
     s.ahead[state] = max(s.ahead[state], ahead)
@@ -252,7 +274,7 @@ def _needless(graph: Arrays, s: States, at: int) -> bool:
         bit = n + v
         if _has(key, bit):
             key[bit // WORD] ^= np.int64(1) << np.int64(bit % WORD)
-            other = s.table[_place(s.table, s.key, key)]
+            other = _known(s.table, s.key, key)
             if other >= 0 and s.cost[other] <= s.cost[at]:
                 return True
             key[bit // WORD] ^= np.int64(1) << np.int64(bit % WORD)
@@ -263,7 +285,8 @@ def _needless(graph: Arrays, s: States, at: int) -> bool:
 def enter(s: States, urge: float) -> None:
     """Put all states into the hash table, and those that wait into the queue, if there is one."""
     for state in range(s.totals[0]):
-        s.table[_place(s.table, s.key, s.key[state])] = state
+        hashed = _hash(s.key[state])
+        s.table[_place(s.table, s.key, s.key[state], hashed)] = _entry(hashed, state)
         if not s.done[state] and len(s.queue):
             _push(s, s.cost[state] + s.ahead[state] + urge * s.left[state], state)
 
@@ -356,12 +379,13 @@ def explore(graph: Arrays, s: States, room: int, least_left: int, starts: Ints, 
             if s.level[k] >= 0:
                 fresh = s.totals[0]
                 last = _before(graph, s, at, k, least_left)
-                place = _place(s.table, s.key, s.key[fresh])
+                hashed = _hash(s.key[fresh])
+                place = _place(s.table, s.key, s.key[fresh], hashed)
                 if s.table[place] < 0:
-                    s.table[place] = fresh
+                    s.table[place] = _entry(hashed, fresh)
                     s.totals[0] += 1
                     s.held[fresh], s.left[fresh], s.done[fresh] = s.level[k], s.left[at] - last, False
-                edges[starts[at + 1]] = s.table[place] * 2 * n + k + n * last
+                edges[starts[at + 1]] = (s.table[place] & np.int64(_LOW)) * 2 * n + k + n * last
                 starts[at + 1] += 1
     return PAUSED
 

@@ -34,9 +34,11 @@ from remat_cli.tolerances import ROUNDING
 
 _MOST_NODES = 100
 """Nodes of a tail. Those of `checkmate/ResNet50` are 76: from the first backward node of the first of its stages on."""
-_SMALL = 0.1
-"""Values made in the tail count from this share of the room on. With smaller ones, the tail of `checkmate/ResNet50` has
-over 30 million coarse states instead of 2 million (by hand)."""
+_LARGE, _SMALL = 0.1, 0.04
+"""Values made in the tail count from these shares of the room on: those of the coarse graph, and of the search that it
+guides. With smaller values, the coarse graph of `checkmate/ResNet50` has over 30 million states instead of 2 million.
+If the search counts the same values as that, it finds costs to go from 24.0% of C0 on at 1.03 times the least peak,
+with smaller ones from 27.6% on; the cheapest end recomputes 27.7% (by hand)."""
 _NEGLIGIBLE = 3e-3
 """Share of the tail's cost that a node costs at most whose value another one stands for, or that ends may recompute.
 With 1e-3 some normalisations of `checkmate/ResNet50` count, and its tail has over 4 million coarse states (by hand)."""
@@ -255,7 +257,7 @@ class Part:
         number = {node.id: i for i, node in enumerate(graph.nodes)}
         numbers = tuple(number.get(node.id, -1) for node in part.nodes)
         made = cls(graph, first, nodes, room, part, values, numbers, np.zeros(0, dtype=np.int64), None)
-        other, image = coarse(part, standing(part, made.free, derived_values(part, _NEGLIGIBLE)))
+        other, image = coarse(part, standing(part, made.free(_LARGE), derived_values(part, _NEGLIGIBLE)))
         bounds = coarse_states(
             other, room, control.part(_COARSE_SHARE), least_left=made.least_left, most_bytes=_COARSE_BYTES
         )
@@ -266,10 +268,9 @@ class Part:
         """Whether each value is made by a node of the tail before its first one."""
         return [i in self.nodes and i < self.first for i in (self.graph.producer[v] for v in self.values)]
 
-    @property
-    def free(self) -> list[bool]:
-        """Whether each value is small and made in the tail, or by another node."""
-        return [not early and size < _SMALL * self.room for early, size in zip(self.early, self.part.size, strict=True)]
+    def free(self, share: float) -> list[bool]:
+        """Whether each value is made in the tail, or by another node, and smaller than this share of the room."""
+        return [not early and size < share * self.room for early, size in zip(self.early, self.part.size, strict=True)]
 
     @property
     def least_left(self) -> int:
@@ -290,7 +291,7 @@ class Part:
 
     def tail(self, control: Control) -> Tail:
         """The costs to go, until memory or time is up."""
-        free, early = self.free, self.early
+        free, early = self.free(_SMALL), self.early
         graph, numbers = coarse(self.part, [None if free[v] else v for v in range(len(free))])
         place = {number: v for v, number in enumerate(numbers) if number >= 0}
         search = self.search(graph, np.array([self.image[place[v]] for v in range(len(graph.size))], dtype=np.int64))
