@@ -194,7 +194,7 @@ _UNREACHABLE = Stage(
     until=Verdict.IMPOSSIBLE,
     share=0.15,
     most_s=20.0,
-    kernels=("reaching",),
+    kernels=("annealing", "reaching"),  # annealing comes before it, also if it has to wait for its loops
 )
 
 _STARTS = (
@@ -213,6 +213,7 @@ _STARTS = (
         why="proves within a second or two that nothing fits, from a part of the graph",
         share=0.02,
         most_s=2.0,
+        kernels=("reaching",),
     ),
     Stage("quick-bound", f"{_BOUND}:QuickBound", "a bound in a second, however large the graph", share=0.1, most_s=3.0),
     replace(
