@@ -43,7 +43,7 @@ def test_the_stages_of_a_strategy_are_listed(remat):
         assert row["stage"] in listed.out
         assert row["why"]
     inner = [row["stage"] for row in rows[names.index("starts")]["stages"]]
-    assert inner[:3] == ["blocks-tight", "unreachable", "quick-bound"]
+    assert inner[:3] == ["blocks-tight", "unreachable-first", "quick-bound"]
     assert "dtr is one method, without stages" in remat("strategies", "dtr", code=ExitCode.USAGE).err
 
 

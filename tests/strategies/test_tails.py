@@ -168,8 +168,13 @@ def test_no_value_is_represented_by_a_larger_one(made: int, by: list[int]) -> No
     assert search.states.cost[at] == 0
 
 
-@seeded(range(80), compared=300, met=150, apart=80)
-def test_no_tail_costs_less_than_its_cost_to_go(seed: int) -> Iterator[str]:
+@pytest.mark.parametrize("shares", [(0.04, 0.1), (0.1, 0.4)], ids=["fine", "coarse"])
+@seeded(range(80), compared=300, met=100, apart=80)
+def test_no_tail_costs_less_than_its_cost_to_go(
+    seed: int, shares: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    monkeypatch.setattr(tails, "_SMALL", shares[0])
+    monkeypatch.setattr(tails, "_LARGE", shares[1])
     graph, rng = small(seed), random.Random(seed)
     unit = graph.total_cost or 1.0
     for room in rooms(graph):
