@@ -320,6 +320,30 @@ def test_a_solve_that_takes_long_stops_well_within_the_gap_that_is_open() -> Non
         assert stages._loose_gap() == pytest.approx(gap)
 
 
+@pytest.mark.parametrize(("asked", "recomputed", "gap"), [(0.01, 0.5, 0.002), (0.01, 1e-9, 0.1), (0.0, 0.5, CUTS_GAP)])
+def test_a_solve_leaves_a_tenth_of_the_gap_that_was_asked_for(asked: float, recomputed: float, gap: float) -> None:
+    chain = build_graph("unit-chain{n=17}")
+    best = Incumbent.of(Task(chain, 5), Context(Control(), Highs(), threads=1, gap=asked))
+    stages = StageCuts(best)
+    assert stages._exact_gap() == CUTS_GAP  # nothing is known of what is recomputed
+    best.raise_bound(Bound(chain.total_cost * (1 + recomputed), Scope.DOCUMENT_ORDER))
+    assert stages._exact_gap() == pytest.approx(gap, rel=1e-6)
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_within_the_gap_that_was_asked_for_no_solve_is_long(within: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = build_graph("unit-chain{n=17}")
+    best = Incumbent.of(Task(chain, 5), Context(Control(), Highs(), threads=1, gap=0.01))
+    best.offer(tuple(s.node for s in solve(chain, "5B").plan.statements if isinstance(s, Compute)))
+    best.raise_bound(Bound(best.cost * (0.995 if within else 0.9), Scope.DOCUMENT_ORDER))
+    given: list[float | None] = []
+    monkeypatch.setattr(StageCuts, "run", lambda self, control: given.append(control.remaining_s()))
+    StageCuts(best).turn(Control.within(60), goal=Verdict.SETTLED)
+    (remaining,) = given
+    assert remaining is not None
+    assert (remaining <= 0.1) is within
+
+
 def test_the_largest_excess_is_cut_first_unless_working_sets_leave_little_room() -> None:
     graph = layered(120, 0)
     roomy = StageCuts(Incumbent.of(Task(graph, no_remat_peak(graph) * 9 // 10), Context(Control(), Highs())))
