@@ -197,6 +197,16 @@ _UNREACHABLE = Stage(
     kernels=("annealing", "reaching"),  # annealing comes before it, also if it has to wait for its loops
 )
 
+_PREFIX = Stage(
+    "prefix",
+    f"{_ROOM}.openers.prefixes:Prefixes",
+    "looks for a cheaper beginning before the cheapest end",
+    when=_TAIL.when & SCHEDULE,
+    share=0.25,
+    most_s=30.0,
+    kernels=("annealing",),
+)
+
 _STARTS = (
     Stage(
         "blocks-tight",
@@ -318,6 +328,7 @@ _STARTS = (
     replace(_REPAIR, when=nodes(SMALL + 1, LARGE - 1)),
     replace(_REPAIR, name="repair-small", when=nodes(FEW + 1, SMALL), share=0.1),  # cuts need the time
     _TAIL_END,
+    _PREFIX,
     Stage(
         "cover-bound",
         f"{_BOUND}:CoverBound",
@@ -392,6 +403,7 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
         _INSIDE_STAGE_CUTS,
         replace(_REPAIR, name=f"repair-{depth or _DEPTH:g}"),
         replace(_TAIL_END, name="tail-end-again"),
+        replace(_PREFIX, name="prefix-again", share=0.6, most_s=120.0),
         Stage(
             "in-stage-proof",
             _INSIDE,
