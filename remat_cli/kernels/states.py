@@ -39,7 +39,7 @@ class States(NamedTuple):
         following: int64[size], the state after it, -1 if it is the last.
         step: int64[size], the node computed between the two.
         done: bool[size], whether what may come before it has been looked at.
-        table: int64[a power of 2], a hash table of the states by their bits, see :func:`_entry`; -1 where there is none.
+        table: int64[a power of 2], a hash table of the states by their bits (:func:`_entry`), -1 where there is none.
         queue: int64[entries], a heap: states by their price, with entries for earlier, higher prices of some.
         price: float64[entries], the price of each entry.
         level: int64[n], bytes needed before each node if it comes next, -1 if it cannot.

@@ -155,7 +155,8 @@ class StageCuts(Engine):
             return None
         exact = self.exact or self.small or self.took_s < _LONG_S
         derived = self.derived if self._gap_is_wide() else frozenset()
-        computes = self._solved(control, self._exact_gap() if exact else self._loose_gap(), derived, bounding=self.room == whole)
+        gap = self._exact_gap() if exact else self._loose_gap()
+        computes = self._solved(control, gap, derived, bounding=self.room == whole)
         if computes is None:
             return None
         if self.underrated and self.took_s < _LONG_S:
