@@ -171,7 +171,7 @@ _TAIL = Stage(
     f"{_ROOM}.openers.tails:Tails",
     "searches all states of the end of a training step, which bottleneck stages underrate",
     when=nodes(most=MANY) & TIGHT,
-    share=0.35,
+    share=0.35,  # a quarter of 120 s is too little for `checkmate/ResNet50` if both cores are busy (by hand)
     most_s=60.0,
     least_s=60.0,  # what it finds takes as long to use; with 30 s the gaps of `inception-v3` and `unet` were larger
     kernels=("states",),
@@ -202,7 +202,7 @@ _PREFIX = Stage(
     f"{_ROOM}.openers.prefixes:Prefixes",
     "looks for a cheaper beginning before the cheapest end",
     when=_TAIL.when & SCHEDULE,
-    share=0.25,
+    share=0.25,  # with .4 plans of `checkmate/ResNet50` near its least peak were no cheaper (by hand)
     most_s=30.0,
     kernels=("annealing",),
 )
@@ -221,7 +221,7 @@ _STARTS = (
         _UNREACHABLE,
         name="unreachable-first",
         why="proves within a second or two that nothing fits, from a part of the graph",
-        share=0.02,
+        share=0.02,  # the whole turn takes 17 of 120 s of `checkmate/ResNet50`, where annealing finds a schedule in 3
         most_s=2.0,
         kernels=("reaching",),
     ),

@@ -42,7 +42,7 @@ def test_the_cheapest_beginning_before_the_end_of_an_optimum_gives_an_optimum(se
         assert whole is not None
         for last in range(1, len(graph.nodes) - 1):
             at = whole.index(last) + 1
-            begin = cheapest(prefix(graph, last, whole[at:]), budget)
+            begin = cheapest(prefix(graph, whole, at), budget)
             assert begin is not None
             joined = (*begin, *whole[at:])
             assert peak(graph, joined) <= budget
@@ -66,7 +66,7 @@ def test_a_schedule_with_an_expensive_beginning_gets_a_cheaper_one(seed: int) ->
         first = len(graph.nodes) * 2 // 3
         tails_of(best).found = Tail(first, frozenset(), none, np.zeros(0), 0.0, ended=True)
         at, before = best.computes.index(first) + 1, best.cost
-        begin = cheapest(prefix(graph, first, best.computes[at:]), budget)
+        begin = cheapest(prefix(graph, best.computes, at), budget)
         assert begin is not None
         least = cost_of(graph, (*begin, *best.computes[at:]))
         Prefixes(best).turn(Control.within(60))

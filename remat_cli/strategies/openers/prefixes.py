@@ -1,7 +1,8 @@
 """What comes before the tail of a schedule, as a task of its own.
 
-The cheapest end of a schedule is known (see ``openers/tails``). What comes before it makes the values that it needs, on
-a smaller graph, with far fewer recomputations: engines find more there than on the whole graph in the same time.
+The end of a schedule is replaced by a cheapest one where that fits (see ``openers/tails``). What comes before it is a
+schedule of a smaller graph, with far fewer recomputations: engines find more there than on the whole graph in the same
+time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from remat_cli.graph.model import Graph
+from remat_cli.plan.liveness import DEAD, next_reads
 from remat_cli.strategies.base import Found, Task
 from remat_cli.strategies.engine import Engine, engine_at
 from remat_cli.strategies.incumbent import Incumbent
@@ -21,7 +23,7 @@ _ENGINES = (
     ("remat_cli.strategies.annealing.repair:Repair", 1.0),
 )
 """The engines that work on it, and their shares of the time that is left: a model of bottleneck stages proposes
-schedules, which are then made to fit."""
+schedules, which are then made to fit. Untuned."""
 
 
 @dataclass(slots=True)
@@ -43,7 +45,7 @@ class Prefixes(Engine):
             return False
         at = incumbent.computes.index(tail.first) + 1
         begin, end = incumbent.computes[:at], incumbent.computes[at:]
-        graph = prefix(incumbent.graph, tail.first, end)
+        graph = prefix(incumbent.graph, incumbent.computes, at)
 
         def publish(found: Found) -> None:
             incumbent.offer((*found.schedule.computes, *end))
@@ -61,11 +63,14 @@ class Prefixes(Engine):
         return False
 
 
-def prefix(graph: Graph, last: int, end: Sequence[int]) -> Graph:
-    """The graph up to node ``last``, with what the computations ``end`` after it need as its outputs."""
-    needed, made = set[int](), set[int]()
-    for i in end:
-        needed.update(v for v in graph.nodes[i].inputs if v not in made)
-        made.update(graph.values_of(i))
-    needed.update(v for v in graph.outputs if v not in made)
-    return replace(graph, nodes=graph.nodes[: last + 1], outputs=tuple(sorted(needed)))
+def prefix(graph: Graph, computes: Sequence[int], at: int) -> Graph:
+    """The graph up to the last node of ``computes[:at]``; its outputs are what the rest of ``computes`` needs of it.
+
+    Args:
+        graph: The graph.
+        computes: A schedule in document order.
+        at: A number of its steps, of which the last is a first computation.
+    """
+    reads = next_reads(graph, computes, (at,))[at]
+    needed = tuple(v for v, step in enumerate(reads) if step != DEAD)
+    return replace(graph, nodes=graph.nodes[: computes[at - 1] + 1], outputs=needed)
