@@ -27,7 +27,7 @@ from remat_cli.strategies.base import Bound
 from remat_cli.strategies.bounds import safe_bound
 from remat_cli.strategies.engine import Engine, engine_at
 from remat_cli.strategies.incumbent import Incumbent, Verdict
-from remat_cli.strategies.openers.tails import tails_of
+from remat_cli.strategies.openers.tails import Tail, tails_of
 from remat_cli.strategies.retention.proof import confirmed
 from remat_cli.tolerances import CUTS_GAP
 
@@ -105,6 +105,7 @@ class StageCuts(Engine):
     spanned: bool = False
     exact: bool = False
     derived: frozenset[int] = frozenset()
+    tail: Tail | None = None
     to_go: list[stage_cuts.CostToGo] = field(default_factory=list)
     underrated: bool = False
 
@@ -144,8 +145,9 @@ class StageCuts(Engine):
             return None
         incumbent.report("cutting")
         tail = tails_of(incumbent).found
-        if tail is not None:
-            self.cuts = sorted({*self.cuts, (tail.first, tail.first)})
+        if tail is not self.tail and tail is not None:
+            self.tail = tail
+            self.cuts = [*(cut for cut in self.cuts if cut[0] < tail.first), (tail.first, tail.first)]
         whole = incumbent.budget_bytes - graph.fixed_memory
         needed = max(working_set(graph, t) for t, i in self.cuts if t == i)
         if needed > self.room:
