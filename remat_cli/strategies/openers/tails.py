@@ -35,7 +35,7 @@ from remat_cli.tolerances import ROUNDING
 
 _MOST_NODES = 100
 """Nodes of a tail. Those of `checkmate/ResNet50` are 76: from the first backward node of the first of its stages on."""
-_LARGE, _SMALL = 0.1, 0.04
+_LARGE, _SMALL = 0.095, 0.04
 """Values made in the tail count from these shares of the room on: those of the coarse graph, and of the search that it
 guides. With smaller values, the coarse graph of `checkmate/ResNet50` has over 30 million states instead of 2 million.
 If the search counts the same values as that, it finds costs to go from 24.0% of C0 on at 1.03 times the least peak,
