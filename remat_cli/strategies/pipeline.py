@@ -314,6 +314,13 @@ _STARTS = (
         goal=Verdict.SETTLED,
         kernels=("annealing",),
     ),
+    replace(
+        _REPAIR,
+        name="repair-first",
+        why="often ends the search at once where a bound is close",
+        when=nodes(FEW + 1, LARGE - 1) & SCHEDULE,
+        most_s=0.3,
+    ),
     Stage(
         "blocks",
         _BLOCKS,

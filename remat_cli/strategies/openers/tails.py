@@ -182,22 +182,22 @@ class Tails(Engine):
     def ended(self, computes: Sequence[int], kept: frozenset[int] | None = None) -> tuple[int, ...] | None:
         """A schedule with a cheaper end, within the budget; None if there is none.
 
-        With ``kept``, the values that are in memory when the tail begins, it has the cheapest end that needs no others,
-        and may exceed the budget before it.
+        With ``kept``, the values that are in memory when the tail begins, it has the end that needs the fewest bytes of
+        other values, the cheapest of these, and may exceed the budget.
         """
-        if self.found is None:
+        if self.found is None or not self.ends:
             return None
         graph, begin = self.incumbent.graph, tuple(computes[: computes.index(self.found.first) + 1])
+        if kept is not None:
+            nearest = min(self.ends, key=lambda end: (sum(graph.size[v] for v in end.kept - kept), end.cost))
+            return (*begin, *nearest.computes)
         for end in self.ends:
             if self.incumbent.context.control.stopping():
                 break
             whole = (*begin, *end.computes)
-            if kept is not None:
-                if end.kept <= kept:
-                    return whole
-            elif cost_of(graph, whole) >= cost_of(graph, computes):
+            if cost_of(graph, whole) >= cost_of(graph, computes):
                 break
-            elif peak(graph, whole) <= self.incumbent.budget_bytes:
+            if peak(graph, whole) <= self.incumbent.budget_bytes:
                 return whole
         return None
 
