@@ -67,9 +67,9 @@ _WORTH = 10.0
 _FAR = 1e-4
 """By how much a solution may underrate its tail, as a share of C0, before that counts. Untuned."""
 _SAYING = 0.5
-"""Cuts inside the tail are dropped if its least cost is this share of what the bound recomputes, or more: both ResNet-50
-near their least peaks have .6 to 1.1, and their bounds rise by 1 to 3%; `segnet` and `inception-v3` have .1, and without
-these cuts theirs fall by .5% (by hand)."""
+"""Cuts inside the tail are dropped if its costs to go are known and its least cost is this share of what the bound
+recomputes, or more: both ResNet-50 near their least peaks have .6 to 1.1, and their bounds rise by 1 to 3%. `segnet` has
+.1, costs to go of `inception-v3` are not known, and without these cuts their bounds fall by .5% (by hand)."""
 _SHARES = (0.97, 0.93, 0.88, 0.8)
 """Shares of the room to try where the model sees all and its schedule still exceeds the budget."""
 
@@ -86,7 +86,7 @@ class StageCuts(Engine):
         tight: Whether some stages have little room beside their working sets.
         seen: Nodes whose recomputation the model sees inside a stage: on a small graph all, on others those that a
             schedule recomputed in a step over the budget, and those next to them.
-        took_s: Seconds that the last solve took.
+        took_s: Seconds that the last solve took; :data:`_LONG_S` at least if it did not end.
         added: The round in which each cut was added.
         spanned: Whether models have rows for spans.
         exact: Whether the next solve goes on to the optimum even if it takes long.
@@ -115,17 +115,22 @@ class StageCuts(Engine):
 
     def __post_init__(self) -> None:
         """Start with the stage of the no-remat peak."""
-        profile = no_remat_profile(self.incumbent.graph)
-        highest = profile.index(max(profile))
-        self.small = len(profile) <= _FEW
+        n = len(self.incumbent.graph.nodes)
+        self.small = n <= _FEW
         if self.small:
-            self.seen.update(range(len(profile)))
+            self.seen.update(range(n))
         else:
             self.derived = stage_cuts.derived_values(self.incumbent.graph)
-        self.cuts = [(highest, highest)]
+        self.cuts = self._first_cuts()
         self.room = self.incumbent.budget_bytes - self.incumbent.graph.fixed_memory
         large = [size for size in working_sets(self.incumbent.graph) if size >= _TIGHT_SHARE * self.room]
         self.tight = len(large) >= _TIGHT_STAGES
+
+    def _first_cuts(self) -> list[stage_cuts.Cut]:
+        """The stage of the no-remat peak."""
+        profile = no_remat_profile(self.incumbent.graph)
+        highest = profile.index(max(profile))
+        return [(highest, highest)]
 
     def work(self) -> bool:
         """Solve until a schedule fits, or nothing is left to try."""
@@ -185,10 +190,10 @@ class StageCuts(Engine):
         return computes
 
     def _begin_before(self, tail: Tail) -> None:
-        """Make the beginning of the tail a cut, and drop those inside it if its costs to go say about as much."""
+        """Make the beginning of the tail a cut; begin anew with it if its costs to go say about as much as all cuts."""
         total, self.tail = self.incumbent.graph.total_cost, tail
-        enough = tail.costs[0] * total >= _SAYING * (self.incumbent.bound.cost - total)
-        kept = [cut for cut in self.cuts if cut[0] < tail.first or not enough]
+        enough = tail.known and tail.costs[0] * total >= _SAYING * (self.incumbent.bound.cost - total)
+        kept = [cut for cut in self._first_cuts() if cut[0] < tail.first] if enough else self.cuts
         self.cuts = sorted({*kept, (tail.first, tail.first)})
 
     def _see(self, over: Sequence[tuple[int, int, int]]) -> bool:
@@ -310,7 +315,8 @@ class StageCuts(Engine):
         graph, context = self.incumbent.graph, self.incumbent.context
         stated = self._stated(control, derived)
         outcome = context.solver.solve(context.request(stated.model, control, gap=gap))
-        self.took_s = outcome.wall_s
+        ended = outcome.termination in (Termination.OPTIMAL, Termination.INFEASIBLE)
+        self.took_s = outcome.wall_s if ended else max(outcome.wall_s, _LONG_S)
         if bounding and outcome.termination is Termination.INFEASIBLE:
             outcome = confirmed(outcome, stated.model, self.incumbent)
         if bounding and outcome.termination is Termination.INFEASIBLE:

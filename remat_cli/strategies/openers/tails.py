@@ -83,6 +83,11 @@ class Tail:
     most: float
     ended: bool
 
+    @property
+    def known(self) -> bool:
+        """Whether the costs to go are known up to :data:`_RANGE` beyond the least one."""
+        return len(self.costs) > 0 and self.most >= self.costs[0] + _RANGE
+
     def cost(self, kept: Floats) -> float:
         """What is recomputed at least with the values ``kept: float64[V]``, 0 or 1."""
         enough = ~np.any(self.kept & (kept < 0.5), axis=1)
