@@ -240,11 +240,11 @@ _STARTS = (
     replace(
         _STAGE_CUTS_LATER,
         name="stage-cuts-first",
-        why="finds the optimum within two seconds, or leaves it to other methods",
+        why="finds the optimum within half a second, or leaves it to other methods",
         when=nodes(MEDIUM, LARGE - 1),
         until=Verdict.SETTLED,
         goal=Verdict.SETTLED,
-        most_s=2.0,
+        most_s=0.5,
         unlimited_s=None,
         least_s=3.0,
     ),
