@@ -220,9 +220,9 @@ _STARTS = (
     replace(
         _UNREACHABLE,
         name="unreachable-first",
-        why="proves within a second or two that nothing fits, from a part of the graph",
+        why="proves within half a second that nothing fits, from a part of the graph",
         share=0.02,  # the whole turn takes 17 of 120 s of `checkmate/ResNet50`, where annealing finds a schedule in 3
-        most_s=2.0,
+        most_s=0.5,
         kernels=("reaching",),
     ),
     Stage("quick-bound", f"{_BOUND}:QuickBound", "a bound in a second, however large the graph", share=0.1, most_s=3.0),
