@@ -179,7 +179,7 @@ def test_no_tail_costs_less_than_its_cost_to_go(
     unit = graph.total_cost or 1.0
     for room in rooms(graph):
         for first, _, part in parts(graph, room):
-            tail = part.tail(Control())
+            *_, tail = part.tails(Control())
             for kept in some_sets(graph, first, rng):
                 truth = cheapest_end(graph, first, kept, room)
                 chosen = np.array([float(v in kept) for v in range(graph.first_value[first])])
@@ -191,13 +191,34 @@ def test_no_tail_costs_less_than_its_cost_to_go(
                     yield "met"
 
 
+@seeded(range(60), compared=150, wider=10)
+def test_the_wider_search_says_more_and_lists_no_set_that_contains_another(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    graph, rng = small(seed), random.Random(seed)
+    for room in rooms(graph):
+        for first, _, part in parts(graph, room):
+            near, wide = part.tails(Control())
+            if len(near.costs):
+                assert near.known == (near.most >= near.costs[0] + tails._RANGE)
+            for row, kept in enumerate(wide.kept):
+                assert not any(np.all(kept >= other) for other in wide.kept[:row])
+            assert list(wide.costs) == sorted(wide.costs)
+            for chosen in some_sets(graph, first, rng):
+                values = np.array([float(v in chosen) for v in range(graph.first_value[first])])
+                assert near.cost(values) <= wide.cost(values) + 1e-12
+                yield "compared"
+                if near.cost(values) < wide.cost(values) - 1e-9:
+                    yield "wider"
+
+
 @seeded(range(150), compared=400, met=100, inside=100)
 def test_an_inequality_holds_for_all_sets_and_meets_the_one_that_it_is_for(seed: int) -> Iterator[str]:
     graph, rng = small(seed), random.Random(seed)
     context = Context(Control.within(60), Highs(), threads=1)
     for room in rooms(graph):
         for first, nodes, part in parts(graph, room):
-            tail = part.tail(Control())
+            *_, tail = part.tails(Control())
             sets = [
                 np.array([float(v in kept) for v in range(graph.first_value[first])])
                 for kept in some_sets(graph, first, rng)
@@ -224,7 +245,7 @@ def test_a_model_with_costs_to_go_bounds_every_schedule(seed: int) -> Iterator[s
         truth = bruteforce.cheapest(graph, room + graph.fixed_memory)
         assert truth is not None
         for first, _, part in parts(graph, room):
-            tail = part.tail(Control())
+            *_, tail = part.tails(Control())
             sets = some_sets(graph, first, rng)
             rows = [
                 tail.inequality(
@@ -254,7 +275,7 @@ def test_an_end_completes_every_schedule_that_keeps_what_it_needs(seed: int) -> 
     graph = small(seed)
     for room in rooms(graph):
         for first, _, part in parts(graph, room):
-            tail = part.tail(Control())
+            *_, tail = part.tails(Control())
             for end in part.ends(Control())[:20]:
                 whole = (*range(first + 1), *end.computes)
                 assert not replay(graph, derive(graph, whole)).findings

@@ -314,8 +314,8 @@ class Part:
         nodes = self.nodes.union(self.graph.producer[v] for v in self.values)
         kept = np.zeros((0, self.graph.first_value[self.first]), dtype=np.bool_)
         costs: list[float] = []
+        at, cost, most = None, -math.inf, 0.0
         for reach in (_RANGE, _WIDE):
-            at, cost = None, -math.inf
             while cost <= (costs or [math.inf])[0] + reach and (at := search.next(control)) is not None:
                 cost = float(search.states.cost[at]) * unit
                 chosen = np.zeros((1, kept.shape[1]), dtype=np.bool_)
@@ -323,7 +323,7 @@ class Part:
                 if np.any(kept & ~chosen, axis=1).all():  # else a set with fewer values costs no more
                     kept = np.concatenate([kept, chosen])
                     costs.append(cost)
-            most = search.bound * unit if math.isfinite(search.bound) or not costs else cost
+            most = max(most, search.bound * unit if math.isfinite(search.bound) or not costs else cost)
             ended = at is not None or search.exhausted
             yield Tail(self.first, nodes, kept, np.array(costs), most, ended)
 
