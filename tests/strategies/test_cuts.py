@@ -11,6 +11,7 @@ from typing import Any
 
 import bruteforce
 import families
+import numpy as np
 import pytest
 from seeded import seeded
 
@@ -30,6 +31,7 @@ from remat_cli.strategies.base import Bound, Context, Task
 from remat_cli.strategies.incumbent import Incumbent, Verdict
 from remat_cli.strategies.openers import stage_cuts as _cuts
 from remat_cli.strategies.openers.stage_cuts import StageCuts
+from remat_cli.strategies.openers.tails import Tail
 from remat_cli.tolerances import CUTS_GAP
 from remat_cli.zoo.registry import build_graph
 
@@ -328,6 +330,33 @@ def test_a_solve_leaves_a_tenth_of_the_gap_that_was_asked_for(asked: float, reco
     assert stages._exact_gap() == CUTS_GAP  # nothing is known of what is recomputed
     best.raise_bound(Bound(chain.total_cost * (1 + recomputed), Scope.DOCUMENT_ORDER))
     assert stages._exact_gap() == pytest.approx(gap, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "anew"), [(0.3, 0.4, True), (0.1, 0.4, False), (0.3, 0.3001, False)], ids=["all", "cheap", "unknown"]
+)
+def test_cuts_begin_anew_at_a_tail_that_says_about_as_much(least: float, most: float, anew: bool) -> None:
+    graph = build_graph("resnet18")
+    best = Incumbent.of(Task(graph, no_remat_peak(graph) // 2), Context(Control(), Highs(), threads=1))
+    best.raise_bound(Bound(1.4 * graph.total_cost, Scope.DOCUMENT_ORDER))
+    stages = StageCuts(best)
+    (peak_stage,) = stages.cuts
+    assert 30 < peak_stage[0] < 120
+    stages.cuts = [(30, 30), peak_stage, (130, 130)]
+    none = np.zeros((1, graph.first_value[120]), dtype=np.bool_)
+    stages._begin_before(Tail(120, frozenset(range(120, 137)), none, np.array([least]), most, ended=True))
+    kept = [peak_stage] if anew else [(30, 30), peak_stage, (130, 130)]
+    assert stages.cuts == sorted([*kept, (120, 120)])
+
+
+def test_a_solve_that_was_cut_short_counts_as_long() -> None:
+    graph = build_graph("unet")
+    best = Incumbent.of(Task(graph, no_remat_peak(graph) // 2), Context(Control(), Highs(), threads=1))
+    stages = StageCuts(best)
+    assert stages.run(Control()) is not None
+    assert stages.took_s < _cuts._LONG_S
+    assert stages.run(Control.within(0.0)) is None
+    assert stages.took_s >= _cuts._LONG_S
 
 
 @pytest.mark.parametrize("within", [True, False])

@@ -24,7 +24,8 @@ from remat_cli.plan.liveness import cost_of, heights
 from remat_cli.plan.replay import replay
 from remat_cli.solvers.base import Request, Termination
 from remat_cli.solvers.highs import Highs
-from remat_cli.strategies.base import Context
+from remat_cli.strategies.base import Context, Task
+from remat_cli.strategies.incumbent import Incumbent
 from remat_cli.strategies.openers import tails
 from remat_cli.strategies.states import Search, coarse_states
 from remat_cli.zoo.registry import build_graph
@@ -290,6 +291,22 @@ def test_an_end_completes_every_schedule_that_keeps_what_it_needs(seed: int) -> 
                 yield "ends"
                 if end.cost > 0:
                     yield "dear"
+
+
+@pytest.mark.parametrize(("kept", "chosen"), [((0, 1), 0), ((0,), 1), ((), 1), ((1,), 0), ((0, 1, 2), 0)])
+def test_a_solution_gets_the_end_that_lacks_the_fewest_bytes(kept: tuple[int, ...], chosen: int) -> None:
+    """The first end needs a (4 bytes) and b (8); the second one only a, and computes b again."""
+    nodes = (
+        Node("a", 1.0, (), (4,)),
+        Node("b", 1.0, (0,), (8,)),
+        Node("c", 1.0, (1,), (1,)),
+        Node("d", 1.0, (0, 1, 2), (1,)),
+    )
+    best = Incumbent.of(Task(Graph("ends", nodes, (3,)), 14), Context(Control(), Highs()))
+    engine = tails.Tails(best)
+    engine.found = tails.Tail(2, frozenset(range(4)), np.zeros((0, 2), dtype=np.bool_), np.zeros(0), 0.0, ended=True)
+    engine.ends = [tails.End(frozenset((0, 1)), 0.0, (3,)), tails.End(frozenset((0,)), 1.0, (1, 3))]
+    assert engine.ended((0, 1, 2, 1, 3), frozenset(kept)) == (0, 1, 2, *engine.ends[chosen].computes)
 
 
 def test_the_tail_of_a_network_is_its_first_stage() -> None:

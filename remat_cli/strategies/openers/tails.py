@@ -39,7 +39,8 @@ _LARGE, _SMALL = 0.095, 0.04
 """Values made in the tail count from these shares of the room on: those of the coarse graph, and of the search that it
 guides. With smaller values, the coarse graph of `checkmate/ResNet50` has over 30 million states instead of 2 million.
 If the search counts the same values as that, it finds costs to go from 24.0% of C0 on at 1.03 times the least peak,
-with smaller ones from 27.6% on; the cheapest end recomputes 27.7% (by hand)."""
+with smaller ones from 27.6% on; the cheapest end recomputes 27.7%. Tensors of a tenth of the least peak still count at
+1.03 times that: there `resnet50` has the bound 31.1% in 120 s, and 28.3 if they do not (by hand)."""
 _NEGLIGIBLE = 3e-3
 """Share of the tail's cost that a node costs at most whose value another one stands for, or that ends may recompute.
 With 1e-3 some normalisations of `checkmate/ResNet50` count, and its tail has over 4 million coarse states (by hand)."""
@@ -49,8 +50,8 @@ _COARSE_BYTES, _MOST_BYTES = 600_000_000, 600_000_000
 """Memory for coarse states and for others: about 4 million each."""
 _RANGE, _WIDE = 0.005, 0.1
 """Costs to go are searched up to the least one and so much more, as shares of C0: first of all tails, then of the
-longest. `resnet50` at its least peak has plans with costs to go of .23 and of .29: with .02, five stages have the bound
-30.7%, and with .05 they have 31.5 (by hand)."""
+longest. `resnet50` at its least peak has plans with costs to go of .23 and of .29: if these are known up to .02 beyond
+the least, its bound is 30.7%, and 31.5% with .05 (by hand)."""
 _SPARED = 1e-4
 """How much less the weights of an inequality count than its constant, so that they are as small as may be."""
 _LONGER = 6.0
@@ -69,7 +70,7 @@ class Tail:
     Attributes:
         first: That node; what is in memory during its computation, and used after it, is kept.
         nodes: The nodes whose recomputation counts.
-        kept: bool[sets, V], sets of kept values.
+        kept: bool[sets, V], sets of kept values; none contains an earlier one.
         costs: float64[sets], what is recomputed at least after ``first`` if such a set, or more of these values, is
             kept, in units of C0; ascending.
         most: What is recomputed at least if no such set is kept.
