@@ -93,7 +93,8 @@ class StageCuts(Engine):
         exact: Whether the next solve goes on to the optimum even if it takes long.
         derived: Values that a model may leave out (see ``milp/stage_cuts``); none on a small graph, and none once a
             model without them has nothing more to show.
-        to_go: What is known of the costs of the tail.
+        tail: The tail whose costs to go count.
+        to_go: What the models know of them.
         underrated: Whether the last solution underrated its tail.
     """
 
