@@ -317,8 +317,8 @@ class StageCuts(Engine):
         graph, context = self.incumbent.graph, self.incumbent.context
         stated = self._stated(control, derived)
         outcome = context.solver.solve(context.request(stated.model, control, gap=gap))
-        ended = outcome.termination in (Termination.OPTIMAL, Termination.INFEASIBLE)
-        self.took_s = outcome.wall_s if ended else max(outcome.wall_s, _LONG_S)
+        finished = outcome.termination in (Termination.OPTIMAL, Termination.INFEASIBLE)
+        self.took_s = outcome.wall_s if finished else max(outcome.wall_s, _LONG_S)
         if bounding and outcome.termination is Termination.INFEASIBLE:
             outcome = confirmed(outcome, stated.model, self.incumbent)
         if bounding and outcome.termination is Termination.INFEASIBLE:
