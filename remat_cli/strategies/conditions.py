@@ -6,6 +6,7 @@ import math
 
 from remat_cli.graph.analysis import working_sets
 from remat_cli.graph.model import Graph
+from remat_cli.kernels import compiling
 from remat_cli.plan.model import Copies
 from remat_cli.strategies.chains.visits import chain_first
 from remat_cli.strategies.engine import When
@@ -66,6 +67,11 @@ DENSE = When("the graph is dense", lambda incumbent: is_dense(incumbent.graph))
 """On a dense graph windows find less than annealing, and even the model over the smallest support is slow to state."""
 SPARSE = When("the graph is not dense", lambda incumbent: not is_dense(incumbent.graph))
 LIMITED = When("there is a time limit", lambda incumbent: incumbent.context.control.deadline_s is not None)
+COLD = When(
+    "inner loops are not compiled yet",
+    lambda incumbent: LIMITED.holds(incumbent) and not compiling.ready("annealing"),
+)
+"""Without a time limit the search waits for loops, so that the plan is the same on every run."""
 UNLIMITED = When("there is no time limit", lambda incumbent: incumbent.context.control.deadline_s is None)
 CHAIN = When("the graph is a short chain or one of equal sizes", lambda incumbent: chain_first(incumbent.graph))
 FULL = When("the full support is small", lambda incumbent: len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS)
@@ -93,8 +99,4 @@ OTHERS_FIRST = When("blocks do not come first", lambda i: not _by_blocks(i.graph
 EXPENSIVE = When(
     f"no schedule below {_CHEAP:.0%} over no-remat yet, or fewer than {MEDIUM} nodes",
     lambda i: i.cost > (1 + _CHEAP) * i.graph.total_cost or len(i.graph.nodes) < MEDIUM,
-)
-STUCK = When(
-    f"no schedule fits yet, or up to {SMALL} nodes",
-    lambda incumbent: incumbent.computes is None or len(incumbent.graph.nodes) <= SMALL,
 )

@@ -13,6 +13,7 @@ from remat_cli.strategies.conditions import (
     ADDING,
     BLOCKS_FIRST,
     CHAIN,
+    COLD,
     COPYING,
     DENSE,
     EXPENSIVE,
@@ -30,7 +31,6 @@ from remat_cli.strategies.conditions import (
     SCHEDULE,
     SMALL,
     SPARSE,
-    STUCK,
     TIGHT,
     TINY,
     UNOPENED,
@@ -74,15 +74,6 @@ OPENERS = (
         maker="optimal",
     ),
     Stage(
-        "quick-methods",
-        _METHODS,
-        "give a plan within a fraction of a second",
-        options={"methods": QUICK_METHODS},
-        when=nodes(most=LARGE - 1) & UNOPENED,
-        share=0.6,
-        most_s=10.0,
-    ),
-    Stage(
         "chain-first",
         _CHAIN,
         "gives the optimum if all sizes are equal",
@@ -113,13 +104,15 @@ OPENERS = (
 )
 """The first plan is published here, before anything else begins."""
 
-_ANNEALING_FIRST = Stage(
-    "annealing-first",
+_ANNEALING_EARLY = Stage(
+    "annealing-early",
     _ANNEALING,
-    "improves the incumbent, which makes all later stages faster",
+    "finds a first schedule at budgets that are too tight for other methods",
     options={"rounds": 3},
-    when=SPARSE & nodes(FEW + 1) & STUCK,
+    when=nodes(FEW + 1, LARGE - 1) & SPARSE & NO_SCHEDULE,
+    until=Verdict.SETTLED,
     share=0.1,
+    most_s=4.0,
     kernels=("annealing",),
 )
 
@@ -226,6 +219,7 @@ _STARTS = (
         kernels=("reaching",),
     ),
     Stage("quick-bound", f"{_BOUND}:QuickBound", "a bound in a second, however large the graph", share=0.1, most_s=3.0),
+    _ANNEALING_EARLY,
     replace(
         _STAGE_CUTS_LATER,
         name="stage-cuts-small",
@@ -255,13 +249,14 @@ _STARTS = (
         options={"groups": ("flow", "pricing", "annealing", "repeated", "states")},
         when=nodes(FEW + 1),
     ),
-    replace(
-        _ANNEALING_FIRST,
-        name="annealing-early",
-        why="finds a first schedule at budgets that are too tight for other methods",
-        when=nodes(FEW + 1, LARGE - 1) & SPARSE & NO_SCHEDULE,
-        until=Verdict.SETTLED,
-        most_s=4.0,
+    Stage(
+        "quick-methods",
+        _METHODS,
+        "give a plan where the stages before find none, or wait for their loops",
+        options={"methods": QUICK_METHODS},
+        when=nodes(most=LARGE - 1) & UNOPENED & (NO_SCHEDULE | COLD),
+        share=0.6,
+        most_s=10.0,
     ),
     _UNREACHABLE,
     _SQUEEZE,
@@ -355,10 +350,11 @@ _STARTS = (
         kernels=("flow",),
     ),
     replace(
-        _ANNEALING_FIRST,
+        _ANNEALING_EARLY,
         name="annealing-short",
         why="improves the incumbent before a large model takes most of the time",
         when=nodes(SMALL + 1, LARGE - 1) & SPARSE & SCHEDULE,
+        until=None,
         most_s=1.0,
     ),
 )
@@ -406,11 +402,7 @@ def exact(depth: float = 0.0) -> tuple[Stage, ...]:
             when=ALWAYS if depth else SPARSE,
             writes_model=True,
         ),
-        _ANNEALING_FIRST,
         _INSIDE_STAGE_CUTS,
-        replace(_REPAIR, name=f"repair-{depth or _DEPTH:g}"),
-        replace(_TAIL_END, name="tail-end-again"),
-        replace(_PREFIX, name="prefix-again", share=0.6, most_s=120.0),
         Stage(
             "in-stage-proof",
             _INSIDE,

@@ -83,8 +83,21 @@ def test_what_the_caller_has_opened_is_not_opened_again() -> None:
         known = Known(opened=opened)
         strategy_from_spec("auto").solve(Task(graph, no_remat_peak(graph) // 2, known), context)
         ran = {record.name for record in context.trace}
-        assert ("quick-methods" in ran) is not opened
+        assert ("quick-method" in ran) is not opened
         assert ran > {"starts"}, "the later stages run in both cases"
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("limit_s", [2.0, None])
+def test_more_quick_methods_run_where_none_has_a_plan_and_under_a_limit_while_loops_are_compiled(
+    compiled: bool, limit_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    when = next(stage.when for stage in stages(AUTO) if stage.name == "quick-methods")
+    monkeypatch.setattr(compiling, "ready", lambda group: compiled)
+    best = incumbent(CHAIN, 5, Control() if limit_s is None else Control.within(limit_s))
+    assert when.holds(best)
+    assert best.offer(_cheapest())
+    assert when.holds(best) is (limit_s is not None and not compiled), "else the plan would depend on the clock"
 
 
 def test_auto_is_never_worse_than_a_method_it_begins_with() -> None:
@@ -315,8 +328,8 @@ def test_a_method_that_was_asked_last_may_have_the_last_word() -> None:
 
 def test_auto_goes_through_chosen_stages_only() -> None:
     context = Context(Control(), Highs(), threads=1)
-    answer = strategy_from_spec("auto{stages=quick-methods+starts}").solve(Task(CHAIN, 5), context)
+    answer = strategy_from_spec("auto{stages=quick-method+starts}").solve(Task(CHAIN, 5), context)
     assert isinstance(answer, Found)
-    assert {record.name for record in context.trace if not record.depth} <= {"quick-methods", "starts"}
+    assert {record.name for record in context.trace if not record.depth} <= {"quick-method", "starts"}
     with pytest.raises(UsageError, match='"magic" is not a stage'):
         strategy_from_spec("auto{stages=magic}")
