@@ -2,9 +2,9 @@
 
 The default strategy with time limits of 1 to 60 s, each limit in a process of its own, with one thread. *Warm* rows
 read compiled loops from a cache folder. *Cold* rows have an empty folder for each process, as in the first run after an
-installation. For comparison, the published methods with which every search begins run alone. Graphs outside the zoo are
-given with `--graphs` (`moccasin/G2.json` to `G4.json`). The captured step is that of `zoo:torch/gpt2{batch=8}` and
-needs PyTorch.
+installation. For comparison, the published methods whose plans every search considers run alone. Graphs outside the
+zoo are given with `--graphs` (`moccasin/G2.json` to `G4.json`). The captured step is that of `zoo:torch/gpt2{batch=8}`
+and needs PyTorch.
 """
 
 import math

@@ -68,8 +68,8 @@ DENSE = When("the graph is dense", lambda incumbent: is_dense(incumbent.graph))
 SPARSE = When("the graph is not dense", lambda incumbent: not is_dense(incumbent.graph))
 LIMITED = When("there is a time limit", lambda incumbent: incumbent.context.control.deadline_s is not None)
 COLD = When(
-    "inner loops are not compiled yet",
-    lambda incumbent: LIMITED.holds(incumbent) and not compiling.ready("annealing"),
+    f"loops for more than {FEW} nodes are not compiled yet",
+    lambda i: LIMITED.holds(i) and len(i.graph.nodes) > FEW and not compiling.ready("annealing"),
 )
 """Without a time limit the search waits for loops, so that the plan is the same on every run."""
 UNLIMITED = When("there is no time limit", lambda incumbent: incumbent.context.control.deadline_s is None)

@@ -94,10 +94,13 @@ def test_more_quick_methods_run_where_none_has_a_plan_and_under_a_limit_while_lo
 ) -> None:
     when = next(stage.when for stage in stages(AUTO) if stage.name == "quick-methods")
     monkeypatch.setattr(compiling, "ready", lambda group: compiled)
-    best = incumbent(CHAIN, 5, Control() if limit_s is None else Control.within(limit_s))
-    assert when.holds(best)
-    assert best.offer(_cheapest())
-    assert when.holds(best) is (limit_s is not None and not compiled), "else the plan would depend on the clock"
+    control, graph = Control() if limit_s is None else Control.within(limit_s), build_graph("unit-chain{n=40}")
+    assert when.holds(incumbent(graph, no_remat_peak(graph) - 1, control))
+    scheduled = incumbent(graph, no_remat_peak(graph), control)
+    assert scheduled.computes is not None
+    assert when.holds(scheduled) is (limit_s is not None and not compiled), "else the plan would depend on the clock"
+    small = incumbent(CHAIN, no_remat_peak(CHAIN), control)
+    assert not when.holds(small), "small graphs need no loops"
 
 
 def test_auto_is_never_worse_than_a_method_it_begins_with() -> None:
