@@ -262,15 +262,6 @@ _STARTS = (
     _SQUEEZE,
     replace(_SERVED_LEVELS, name="served-levels-tight", when=nodes(LARGE) & FRESH & TIGHT, share=0.6),
     Stage(
-        "blocks-large",
-        _BLOCKS,
-        "gives a schedule where quick methods find none, or an expensive one",
-        when=nodes(LARGE) & FRESH & EXPENSIVE,
-        share=0.4,
-        most_s=60.0,
-        kernels=("repeated", "flow"),
-    ),
-    Stage(
         "chains-large",
         _METHODS,
         "fit a long chain of blocks into a few working sets, which recursion does",
