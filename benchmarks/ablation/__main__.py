@@ -32,6 +32,7 @@ CASES = {
     "chain-2000": ("chain-2000", "20%", 10.0),
     "unet": ("unet", "15200000000B", 10.0),
     "segnet": ("segnet", "9482000000B", 10.0),
+    "resnet50, least": ("resnet50", "4469014848B", 120.0),
     "bert": ("bert{backward=operator}", "40%", 10.0),
     "gpt2": ("gpt2{depth=30,backward=operator}", "5968608908B", 12.0),
     "llama": ("llama{depth=20,chunks=32,backward=operator}", "24556484198B", 12.0),
