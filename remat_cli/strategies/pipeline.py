@@ -28,6 +28,7 @@ from remat_cli.strategies.conditions import (
     NO_SCHEDULE,
     OTHERS_FIRST,
     OVERLAPPING,
+    REPAIRABLE,
     SCHEDULE,
     SMALL,
     SPARSE,
@@ -109,7 +110,7 @@ _ANNEALING_EARLY = Stage(
     _ANNEALING,
     "finds a first schedule at budgets that are too tight for other methods",
     options={"rounds": 3},
-    when=nodes(FEW + 1, LARGE - 1) & SPARSE & NO_SCHEDULE,
+    when=nodes(FEW + 1, VAST - 1) & SPARSE & NO_SCHEDULE,  # random graphs of 3,000 nodes: after 3 instead of 30 s
     until=Verdict.SETTLED,
     share=0.1,
     most_s=4.0,
@@ -318,7 +319,7 @@ _STARTS = (
     ),
     _TAIL,
     _STAGE_CUTS_LATER,
-    replace(_REPAIR, when=nodes(SMALL + 1, LARGE - 1)),
+    replace(_REPAIR, when=nodes(SMALL + 1, REPAIRABLE)),
     replace(_REPAIR, name="repair-small", when=nodes(FEW + 1, SMALL), share=0.1),  # cuts need the time
     _TAIL_END,
     _PREFIX,
