@@ -24,8 +24,8 @@ HANDFUL, FEW, TINY = 10, 30, 60
 """Most nodes for which all states are looked at, since the limit on states comes first beyond; with which a solver
 needs no better start; and for the MILP of the Checkmate paper with split stages."""
 MANY, REPAIRABLE = 1_500, 4_000
-"""Most nodes for which bottleneck stages are looked into again after other methods, and for repair: at 90% it finds
-2.2 instead of 2.3% on a layered graph of 3,000 nodes, and on one of 5,000 nothing (by hand)."""
+"""Most nodes for which bottleneck stages are looked into again after other methods; and for which schedules are
+repaired. At 90% repair finds 2.2 instead of 2.3% for a layered graph of 3,000 nodes, nothing for 5,000 (by hand)."""
 _CHEAP = 0.02
 """Methods that recompute whole segments have not found plans as cheap as this on networks (``anytime``)."""
 _FULL_PAIRS = 40_000
@@ -69,10 +69,11 @@ DENSE = When("the graph is dense", lambda incumbent: is_dense(incumbent.graph))
 SPARSE = When("the graph is not dense", lambda incumbent: not is_dense(incumbent.graph))
 LIMITED = When("there is a time limit", lambda incumbent: incumbent.context.control.deadline_s is not None)
 COLD = When(
-    f"loops for more than {FEW} nodes are not compiled yet",
+    "the inner loops that it needs are not compiled yet",
     lambda i: LIMITED.holds(i) and len(i.graph.nodes) > FEW and not compiling.ready("annealing"),
 )
-"""Without a time limit the search waits for loops, so that the plan is the same on every run."""
+"""Graphs of up to FEW nodes need none. Without a time limit the search waits for them, so that the plan is the same on
+every run."""
 UNLIMITED = When("there is no time limit", lambda incumbent: incumbent.context.control.deadline_s is None)
 CHAIN = When("the graph is a short chain or one of equal sizes", lambda incumbent: chain_first(incumbent.graph))
 FULL = When("the full support is small", lambda incumbent: len(incumbent.graph.nodes) ** 2 / 2 <= _FULL_PAIRS)
