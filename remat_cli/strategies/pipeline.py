@@ -116,23 +116,22 @@ OPENERS = (
         options={"methods": QUICK_METHODS[:1]},
         when=nodes(LARGE) & UNOPENED & (OTHERS_FIRST | NO_SCHEDULE),
         share=0.6,
-        most_s=15.0,
+        most_s=3.0,  # on a random graph of 10,000 nodes at 90% it would take 10 and find nothing (by hand)
     ),
 )
 """The first plan is published here, before anything else begins."""
 
-_ANNEALING_EARLY = Stage(
-    "annealing-early",
+_ANNEALING_SMALL = Stage(
+    "annealing-small",
     _ANNEALING,
-    "finds a first schedule at budgets that are too tight for other methods",
+    "often finds a first schedule in a tenth of a second, before seconds of bottleneck stages",
     options={"rounds": 3},
-    when=nodes(FEW + 1, VAST - 1) & SPARSE & NO_SCHEDULE,
+    when=nodes(FEW + 1, MEDIUM - 1) & SPARSE & NO_SCHEDULE,
     until=Verdict.SETTLED,
     share=0.1,
-    most_s=4.0,
+    most_s=0.15,  # with .8 s `checkmate/unet_mini` at 50% is proven after 1.1 s, not .6 (by hand)
     kernels=("annealing",),
 )
-"""Also for thousands of nodes: a random graph of 3,000 at 60% has its first plan after 4 s instead of 28 (by hand)."""
 
 _SQUEEZE = Stage(
     "squeeze",
@@ -144,7 +143,8 @@ _SQUEEZE = Stage(
     most_s=20.0,
     kernels=("annealing",),
 )
-"""Fits `segnet` into its largest working set, where annealing for the cost finds nothing in a minute (``tight``)."""
+"""Fits `segnet` into its largest working set, where annealing for the cost finds nothing in a minute (``tight``). It
+comes before what proves that nothing fits, which takes 16 of 120 s there."""
 
 _REPAIR = Stage(
     "repair",
@@ -237,13 +237,7 @@ _STARTS = (
         kernels=("reaching",),
     ),
     Stage("quick-bound", f"{_BOUND}:QuickBound", "a bound in a second, however large the graph", share=0.1, most_s=3.0),
-    replace(
-        _ANNEALING_EARLY,
-        name="annealing-small",
-        why="often finds a first schedule in a tenth of a second, before seconds of bottleneck stages",
-        when=nodes(FEW + 1, MEDIUM - 1) & SPARSE & NO_SCHEDULE,
-        most_s=0.15,  # with .8 s `checkmate/unet_mini` at 50% is proven after 1.1 s, not .6 (by hand)
-    ),
+    _ANNEALING_SMALL,
     replace(
         _STAGE_CUTS_LATER,
         name="stage-cuts-small",
@@ -273,10 +267,14 @@ _STARTS = (
         options={"groups": ("flow", "pricing", "annealing", "repeated", "states")},
         when=nodes(FEW + 1),
     ),
-    _ANNEALING_EARLY,  # without the bound of bottleneck stages it finds nothing for `checkmate/ResNet50` (by hand)
-    _QUICK_METHODS,
-    _UNREACHABLE,
     _SQUEEZE,
+    replace(
+        _SQUEEZE,
+        name="squeeze-large",
+        when=nodes(LARGE, VAST - 1) & NO_SCHEDULE,
+        share=0.2,  # a second is enough for random graphs of 10,000 and 20,000 nodes (by hand)
+    ),
+    _QUICK_METHODS,
     replace(_SERVED_LEVELS, name="served-levels-tight", when=nodes(LARGE) & FRESH & TIGHT, share=0.6),
     Stage(
         "chains-large",
@@ -308,6 +306,7 @@ _STARTS = (
         most_s=60.0,
         kernels=("pricing",),
     ),
+    _UNREACHABLE,
     Stage(
         "polish",
         f"{_ROOM}.annealing.engines:Polish",
@@ -358,7 +357,7 @@ _STARTS = (
         kernels=("flow",),
     ),
     replace(
-        _ANNEALING_EARLY,
+        _ANNEALING_SMALL,
         name="annealing-short",
         why="improves the incumbent before a large model takes most of the time",
         when=nodes(SMALL + 1, LARGE - 1) & SPARSE & SCHEDULE,

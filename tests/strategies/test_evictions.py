@@ -254,9 +254,9 @@ def test_what_is_known_of_scores_is_what_scanning_all_finds(h: str) -> None:
         top, least = no_remat_peak(graph), peak_bound(graph).bytes
         for budget in ((4 * top + least) // 5, (top + least) // 2):
             room = budget - graph.fixed_memory
-            machines = [kind(graph, room, h, 10 * graph.total_cost) for kind in (_Machine, _Scanning)]
+            machines = [kind(graph, room, h, 10 * graph.total_cost, Control()) for kind in (_Machine, _Scanning)]
             for machine in machines:
-                machine.run(Control())
+                machine.run()
             assert machines[0].computes == machines[1].computes
             recomputed += len(machines[0].computes) - len(graph.nodes)
     assert recomputed > 50

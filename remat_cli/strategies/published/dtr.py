@@ -54,8 +54,8 @@ class Dtr(Strategy):
         """Run the graph under the budget; exceed it where nothing is left to evict."""
         incumbent = Incumbent.empty(task, context)
         room = math.inf if task.budget_bytes is None else task.budget_bytes - task.graph.fixed_memory
-        machine = _Machine(task.graph, room, self.h, self.most_cost * task.graph.total_cost)
-        machine.run(context.control)
+        machine = _Machine(task.graph, room, self.h, self.most_cost * task.graph.total_cost, context.control)
+        machine.run()
         incumbent.offer(machine.computes)
         return incumbent.answer(self.name)
 
@@ -150,6 +150,7 @@ class _Machine:
         room: Bytes beside the fixed memory.
         score: Name of the score.
         most_cost: Cost at which eviction ends.
+        control: Once it stops, eviction ends too.
         computes: What ran so far.
         resident: Values in memory.
         clock: Cost of all that ran.
@@ -159,6 +160,7 @@ class _Machine:
     room: float
     score: str
     most_cost: float
+    control: Control
     computes: list[int] = field(default_factory=list)
     resident: set[int] = field(default_factory=set)
     clock: float = 0.0
@@ -181,8 +183,8 @@ class _Machine:
         sizes = [1.0 if self.score == "lru" else float(size) for size in graph.size]
         self.table = _Table.of(plain, sizes, timed=self.score not in {"size", "msps"})
 
-    def run(self, control: Control) -> None:
-        """Run all nodes in document order; without a limit once it stops or costs too much."""
+    def run(self) -> None:
+        """Run all nodes in document order."""
         graph = self.graph
         self.last = last_stages(graph)
         dropped_after: list[list[int]] = [[] for _ in graph.nodes]
@@ -192,8 +194,6 @@ class _Machine:
                 dropped_after[max(graph.readers[v], default=i)].append(v)
             forgotten_after[self.last[i]].append(v)
         for self.stage in range(len(graph.nodes)):
-            if control.stopping():
-                self.room = math.inf
             self._materialise(self.stage)
             for v in dropped_after[self.stage]:
                 if graph.nodes[graph.producer[v]].recompute or self.last[graph.producer[v]] <= self.stage:
@@ -246,7 +246,7 @@ class _Machine:
             self._evict(victim)
         self.computes.append(i)
         self.clock += node.cost
-        if self.clock > self.most_cost:
+        if self.clock > self.most_cost or self.control.stopping():
             self.room = math.inf
         for v in made:
             self.resident.add(v)
