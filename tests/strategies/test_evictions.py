@@ -246,6 +246,18 @@ class _Scanning(_Machine):
         return min(scores, key=lambda v: scores[v], default=None)
 
 
+def test_dtr_stops_amid_the_recomputations_for_one_node() -> None:
+    graph, looks = build_graph("unit-chain{n=81}"), itertools.count()
+    room = peak_bound(graph).bytes - graph.fixed_memory
+    lengths = []
+    for control in (Control(), Control().stoppable(when=lambda: next(looks) >= 200)):
+        machine = _Machine(graph, room, "eq", math.inf, control)
+        machine.run()
+        lengths.append(len(machine.computes))
+    most = 200 + 2 * len(graph.nodes)  # then nothing is evicted, so every node runs once more at most
+    assert lengths[1] <= most < lengths[0]
+
+
 @pytest.mark.parametrize("h", _SCORES)
 def test_what_is_known_of_scores_is_what_scanning_all_finds(h: str) -> None:
     graphs = [random_graph(random.Random(seed), 30, max_outputs=2, recompute_false=0.1) for seed in range(8)]
