@@ -272,7 +272,8 @@ _STARTS = (
         _SQUEEZE,
         name="squeeze-large",
         when=nodes(LARGE, VAST - 1) & NO_SCHEDULE,
-        share=0.2,  # a second is enough for random graphs of 10,000 and 20,000 nodes (by hand)
+        share=0.2,
+        most_s=2.0,  # a second is enough for sparse graphs of 20,000 nodes; dense ones of 10,000 get none (by hand)
     ),
     _QUICK_METHODS,
     replace(_SERVED_LEVELS, name="served-levels-tight", when=nodes(LARGE) & FRESH & TIGHT, share=0.6),
