@@ -144,7 +144,7 @@ _SQUEEZE = Stage(
     kernels=("annealing",),
 )
 """Fits `segnet` into its largest working set, where annealing for the cost finds nothing in a minute (``tight``). It
-comes before what proves that nothing fits, which takes 16 of 120 s there."""
+comes before `unreachable`, which takes 16 of 120 s there without an answer (by hand)."""
 
 _REPAIR = Stage(
     "repair",
@@ -205,7 +205,7 @@ _UNREACHABLE = Stage(
     until=Verdict.IMPOSSIBLE,
     share=0.15,
     most_s=20.0,
-    kernels=("annealing", "reaching"),  # annealing comes before it, also if it has to wait for its loops
+    kernels=("annealing", "reaching"),  # squeezing comes before it, also if it has to wait for its loops
 )
 
 _PREFIX = Stage(
@@ -232,7 +232,7 @@ _STARTS = (
         _UNREACHABLE,
         name="unreachable-first",
         why="proves within half a second that nothing fits, from a part of the graph",
-        share=0.02,  # the whole turn takes 17 of 120 s of `checkmate/ResNet50`, where annealing finds a schedule in 3
+        share=0.02,  # a whole turn takes 17 of 120 s of `checkmate/ResNet50`, where squeezing finds a schedule in one
         most_s=0.5,  # `checkmate/unet_mini` at 50% is proven .2 s after it
         kernels=("reaching",),
     ),

@@ -13,7 +13,7 @@ ODD, EVEN = (345, 601), (344, 600)
 BATCH, LENGTH = 4, 64
 
 _LET_GO = 0.001
-"""Seconds for a thread of gloo to let go of a gradient: without them a rank held one too long in each of 40 steps."""
+"""Seconds in which a thread of gloo lets go of a gradient. Without the wait a rank may keep one in every step."""
 
 
 class Block(nn.Module):

@@ -282,7 +282,7 @@ def sequential(graph):
     return replace(graph, nodes=tuple(replace(node, queue=NodeQueue.COMPUTE) for node in graph.nodes))
 
 
-def run_step(rank, name, plans):
+def run_step(rank, name, plans, predicted):
     """Of eager mode the peak; for each plan of the captured step the peak, and whether gradients are those of eager."""
     build = getattr(sharded_models, name)
     ours = export_model(build, name, "test", cost="roofline:h100", interconnect=LINKS)
@@ -295,7 +295,6 @@ def run_step(rank, name, plans):
         function()
         return least_peak(function, module.zero_grad, enough)
 
-    predicted = [replay(ours, statements).peak_bytes - ours.fixed_memory for statements in plans]
     eager = peak(step, 1.01 * predicted[0])
     wanted = {key: local_tensor(parameter.grad) for key, parameter in module.named_parameters()}
     given = {key: local_tensor(parameter).detach() for key, parameter in module.named_parameters()}
@@ -327,7 +326,7 @@ def test_processes_that_train_together(name, ranks):
     predicted = [replay(graph, statements).peak_bytes - graph.fixed_memory for statements in (keeping, tight)]
     assert predicted[0] == no_remat_peak(graph) - graph.fixed_memory
     assert predicted[1] < 0.95 * predicted[0]
-    for ours, eager, found in together(run_step, name, (keeping, tight), count=ranks):
+    for ours, eager, found in together(run_step, name, (keeping, tight), predicted, count=ranks):
         assert [(n.id, n.inputs, n.outputs, n.workspace, n.cost, n.queue) for n in ours.nodes] == [
             (n.id, n.inputs, n.outputs, n.workspace, n.cost, n.queue) for n in graph.nodes
         ]

@@ -184,7 +184,7 @@ class _Machine:
         self.table = _Table.of(plain, sizes, timed=self.score not in {"size", "msps"})
 
     def run(self) -> None:
-        """Run all nodes in document order."""
+        """Run all nodes in document order; without a limit once the control stops or the schedule costs too much."""
         graph = self.graph
         self.last = last_stages(graph)
         dropped_after: list[list[int]] = [[] for _ in graph.nodes]
